@@ -4,5 +4,5 @@ RUN apt-get update && apt-get install -y --no-install-recommends gcc libc6-dev &
 WORKDIR /trimtab
 COPY . .
 RUN pip install --no-cache-dir --index-url https://download.pytorch.org/whl/cpu "$(grep '^torch==' pins.txt)" \
- && pip install --no-cache-dir -c pins.txt '.[studies]'
+ && pip install --no-cache-dir -c pins.txt . ./lab
 CMD ["trimtab", "--help"]

@@ -6,17 +6,22 @@ PRESET ?= main
 EXTRAS := plot,ipopt,qp,ray,diffusers,flows,jax,bench,site,release,dev
 LAB := ipopt,grid,molecules,ray
 
-.PHONY: reproduce test check install lint docs site dist wheel-test figures evidence bench torture clean
+.PHONY: reproduce check test release-test install lint docs site dist wheel-test figures evidence bench torture clean
 
 reproduce: install
 	$(BIN)/trimtab reproduce --preset $(PRESET)
 
-test: install
-	$(BIN)/python -m pytest -n auto
-
 # lint, types and the fast tests, for the inner loop
 check: lint
-	$(BIN)/python -m pytest -n auto -m "not slow"
+	$(BIN)/python -m pytest -n auto -m "not slow and not release"
+
+# everything that protects users: the library, the lab, the docs
+test: install
+	$(BIN)/python -m pytest -n auto -m "not release"
+
+# all of it: with the wheel, the site, browser pages, examples, kills and Ray
+release-test: install
+	$(BIN)/python -m pytest -n auto
 
 install: $(VENV)/.installed
 
@@ -40,10 +45,11 @@ site: install
 	$(BIN)/python docs/site build/site
 
 dist: install
-	$(BIN)/python -m build --no-isolation
+	$(BIN)/python -m build --no-isolation --outdir dist .
+	$(BIN)/python -m build --no-isolation --outdir dist lab
 	$(BIN)/python -m twine check --strict dist/*
 
-wheel-test: dist
+wheel-test: install
 	$(BIN)/python -m pytest tests/packaging
 
 figures: install

@@ -3,6 +3,7 @@ from __future__ import annotations
 import os
 import shutil
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -17,29 +18,24 @@ settings.register_profile("repeatable", derandomize=True, deadline=None, max_exa
 settings.register_profile("search", print_blob=True, deadline=None)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "repeatable"))
 
-# `make check` leaves these out: they run whole samplers, processes or the command line
-SLOW_ROOMS = {"advice", "benchmarks", "docs", "lab", "integrations", "packaging", "torture"}
-SLOW_FILES = {
-    *(
-        "test_distributions",
-        "test_laws_of_the_loop",
-        "test_progress",
-        "test_runner",
-        "test_statistics",
-    ),
-    *("test_laws_of_constraints", "test_live_processes", "test_solvers", "test_time_limit", "test_obstacles_avoid"),
-    *("test_obstacles_compiled", "test_obstacles_ipopt", "test_calibration", "test_dynamic", "test_early_runs"),
-    *("test_objective", "test_learner", "test_planned", "test_prices"),
-    *("test_resample", "test_transitions"),
-}
+# What `make check` leaves out beside files that are marked: rooms that run whole samplers, processes or other libraries
+SLOW_ROOMS = {"advice", "benchmarks", "docs", "lab", "integrations", "src", "torture"}
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark slow tests, by their folder or file; examples in docstrings are among them."""
+    """Mark what runs in a browser as part of a release, and the tests of slow rooms as slow."""
     for item in items:
-        parts = item.path.relative_to(item.config.rootpath).parts
-        if SLOW_ROOMS & set(parts) or item.path.stem in SLOW_FILES or "src" in parts:
+        if "browser" in getattr(item, "fixturenames", ()):
+            item.add_marker(pytest.mark.release)
+        if SLOW_ROOMS & set(item.path.relative_to(item.config.rootpath).parts):
             item.add_marker(pytest.mark.slow)
+
+
+@pytest.fixture(scope="session")
+def shared(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder that all processes of a test run share; what is made in it once is guarded by a file lock."""
+    here = tmp_path_factory.getbasetemp()
+    return here if "PYTEST_XDIST_WORKER" not in os.environ else here.parent
 
 
 @pytest.fixture

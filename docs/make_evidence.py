@@ -29,7 +29,7 @@ PARTS = {  # the script, and what it keeps
     "maps": ("make_maps.py", None),
     "domains": ("make_domains.py", Path("runs") / "domains"),
     "fidelity": ("make_fidelity.py", None),
-    "online": ("make_online.py", HERE / "results" / "online.json"),
+    "online": ("make_online.py", Path("runs") / "online"),
     "budgets": ("make_choose.py", KEPT / f"choose-{__version__}.json"),
     "quality": ("make_quality.py", HERE / "results" / "quality.json"),
     "molecules": ("make_molecules.py", KEPT / f"molecules-{__version__}.json"),

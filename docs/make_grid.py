@@ -1,6 +1,6 @@
 """Write the tables and figures of docs/results/grid.md: schedules and budgets on the power grid.
 
-    python docs/make_grid.py [--case case14 case30] [--parts distributions measures] [--seeds 48] [--many 96]
+    python docs/make_grid.py [--case case14 case30] [--parts distributions measures] [--seeds 32] [--many 64]
 
 Every rollout is kept in the work folder, so a run that was stopped continues. Both cases take some seven minutes on
 one core; nearly all of it is IPOPT.
@@ -317,8 +317,8 @@ def main() -> None:
     """Replace the parts of the page that are asked for."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--case", nargs="+", default=["case14", "case30"])
-    parser.add_argument("--seeds", type=int, default=48, help="samples")
-    parser.add_argument("--many", type=int, default=96, help="samples whose distribution is looked at closely")
+    parser.add_argument("--seeds", type=int, default=32, help="samples")
+    parser.add_argument("--many", type=int, default=64, help="samples whose distribution is looked at closely")
     parser.add_argument("--parts", nargs="+", choices=PARTS, default=PARTS)
     parser.add_argument("--work", type=Path, default=Path("runs") / "grid-docs")
     arguments = parser.parse_args()

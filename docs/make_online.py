@@ -1,336 +1,330 @@
-"""Measure what prices learned while sampling save, against even spacing and against calibrated prices.
+"""Measure where final samples end against the work they take: the line, and simple rules, on twelve systems.
 
-Run it from the repository's root: `python docs/make_online.py`. It writes docs/results/online.md, its numbers and the
-first figure of the README. Finished samplers are kept in docs/results/online.json, and measured again by another
-version.
+    python docs/make_online.py [--quick] [--processes 2]
 
-Every sampler draws its samples in production batches of 16, at a quarter of the projections. The same seeds are also
-run with full projection, one projection at the end, even spacing and calibrated prices.
+It writes docs/results/online.md, its numbers (online.json) and the first figure of the README. Finished cells are kept
+in runs/online, and a command that was stopped goes on from there; remove that folder to measure again. It takes about a
+quarter of an hour of processor time.
+
+A learner learns on two batches of 16 and is measured on later ones. Rules and learners see the same seeds, which nothing
+else in this repository uses.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
-import math
-from collections.abc import Callable
-from dataclasses import dataclass, replace
-from itertools import pairwise
+import os
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from dataclasses import dataclass
 from pathlib import Path
-from statistics import median
-from textwrap import fill
+from time import perf_counter, process_time
 from typing import Any
 
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+
 import torch
+from _online_page import publish
 from torch import Tensor
 
 import trimtab as tt
-from trimtab.core.budget import PerBatch, PerSample
-from trimtab_lab.domains import domain
-from trimtab_lab.report.style import figure_style
+from trimtab.core.budget import Cost, PerBatch
+from trimtab.core.files import write_atomically
+from trimtab.prices.learned import Learned, Programmed
+from trimtab.prices.learner import Learner
+from trimtab.prices.ways import solve_ways
+from trimtab.schedules import By, Window
+from trimtab_lab.domains import Domain, domain
 
-HERE = Path(__file__).parent
-CELLS = ("so3", "se3", "terrain", "so3-impulse", "se3-lever", "terrain-ridge")
-HEAVY = {"reaction-flow": {"n_steps": 50}, "grid": {}}  # 64 samples each
-HOSTILE = ("noise", "drift")  # defects that say nothing; bursts that start when half of the samples are drawn
-SAMPLERS = (*CELLS, *(f"{name}-flow" for name in CELLS), "linkage", *HEAVY, *HOSTILE)
-OTHER_BATCHES = ("so3-flow", "so3-impulse", "terrain-ridge-flow", "se3-lever-flow")
-REPEATED = ("drift", "noise", "se3", "so3-impulse-flow")
-SHARE, BATCH, BLOCK, REPETITIONS = 0.25, 16, 64, 8
-FIRST_SEED, CALIBRATION_SEED, REPETITION_SEED = 1_700_000, 1_800_000, 1_900_000
-LABELS = ("even", "dp, per sample", "dp, shared", "learned, per sample", "learned, shared")
-
-
-@dataclass(frozen=True, eq=False)
-class NoDefect(tt.Constraint):
-    """A constraint whose defect says nothing: it is a digit of the state far behind the point."""
-
-    inner: tt.Constraint
-
-    def project(self, x: Tensor) -> Any:
-        """Return the projection, (n, *event)."""
-        return self.inner.project(x)
-
-    def defect(self, x: Tensor) -> Tensor:
-        """Return numbers in [0, 1) that look random, (n,)."""
-        return (x.flatten(1)[:, 0] * 1e4).frac().abs()
-
-    def take(self, rows: Tensor) -> NoDefect:
-        """Return the constraint of some rows, (k,)."""
-        return NoDefect(self.inner.take(rows))
+KEPT = Path("runs") / "online"
+SHARES = (0.05, 0.1, 0.25, 0.5)
+BATCH, LEARNED_ON = 16, 2
+LEARNING, EVALUATION, CALLS = 3_400_000, 3_500_000, 3_600_000
+CALL_SIZE = 64
+COSTS = {"a = 0": (0.0, 1.0), "a = 16 b": (16.0, 1.0), "a = 64 b": (64.0, 1.0), "b = 0": (64.0, 0.0)}
+CALLED = ("so3-impulse-flow", "terrain-ridge", "terrain-ridge-flow", "se3-lever-flow")
 
 
-def problem(name: str, seeds: range, late: bool = False) -> tt.Problem:
-    """Return a sampler by name; `late` is the second half of what it draws."""
-    if name == "noise":
-        made = domain("so3-flow").problem(seeds)
-        return replace(made, constraint=NoDefect(made.constraint))
-    if name == "drift":
-        return domain("so3-impulse-flow" if late else "so3-flow").problem(seeds)
-    return domain(name, **HEAVY.get(name, {})).problem(seeds)
+@dataclass(frozen=True)
+class System:
+    """A domain with settings, how many samples are measured, and how many run together under simple rules."""
+
+    domain: str
+    settings: dict[str, Any]
+    samples: int
+    block: int
+
+    def make(self) -> Domain:
+        """Make the domain."""
+        return domain(self.domain, **self.settings)
 
 
-class Drawn:
-    """The samples that one sampler draws from one first seed on, under any schedule."""
-
-    def __init__(self, name: str, first: int, samples: int, full: bool = True) -> None:
-        """Run full projection, to compare final samples with."""
-        self.name, self.first, self.samples = name, first, samples
-        self.budget = max(2, round(SHARE * problem(name, range(1)).n_steps))
-        self.full = [block.rollout(tt.Stepwise(), measure_defects=True) for block in self.blocks(BLOCK)] if full else []
-
-    def blocks(self, size: int) -> list[tt.Problem]:
-        """Return what is drawn in blocks of some size."""
-        ends = range(0, self.samples, size)
-        return [problem(self.name, range(self.first + k, self.first + k + size), 2 * k >= self.samples) for k in ends]
-
-    def run(self, schedule: Any, size: int = BLOCK) -> tuple[Tensor, Tensor, Tensor]:
-        """Return distances to full projection, path errors and who was control, (samples,) each."""
-        distances, paths, controls = [], [], []
-        learns = isinstance(schedule, tt.prices.Learner)
-        for k, block in enumerate(self.blocks(size)):
-            known = learns and schedule.runs > 0
-            controls.append(schedule.schedule(size).control if known else torch.full((size,), learns))
-            done = block.rollout(schedule, measure_defects=True)
-            paths.append(done.residuals[:-1].double().sum(dim=0))
-            if self.full:
-                reference = self.full[k * size // BLOCK].final[k * size % BLOCK :][:size]
-                distances.append(block.distance(done.final, reference).double())
-        return torch.cat(distances or paths), torch.cat(paths), torch.cat(controls)
+SYSTEMS = {
+    "molecules, 22 atoms": System("molecules", {}, 64, 64),
+    "reaction flow": System("reaction-flow", {"n_steps": 50}, 32, 16),
+    "linkage": System("linkage", {}, 96, 48),
+    "so3-impulse-flow": System("so3-impulse-flow", {}, 128, 64),
+    "calm linkage": System("linkage", {"kappa": 0.1, "bursts": 0}, 96, 48),
+    "terrain-ridge": System("terrain-ridge", {}, 128, 64),
+    "terrain-ridge-ramp": System("terrain-ridge-ramp", {}, 128, 64),
+    "terrain-ridge-flow": System("terrain-ridge-flow", {}, 128, 64),
+    "so3-flow": System("so3-flow", {}, 128, 64),
+    "se3-flow": System("se3-flow", {}, 128, 64),
+    "robot paths": System("pdm", {"inner_steps": 4}, 32, 16),
+    "molecules, 60 atoms": System("molecules", {"molecule": "testosterone-butyrate"}, 32, 32),
+}
+QUICK = ("calm linkage", "so3-impulse-flow")
 
 
-def measure(name: str) -> dict[str, Any]:
-    """Return everything about one sampler: shares of terminal's distance and of its path error, batch by batch."""
-    heavy = name in HEAVY
-    drawn, n_calibration = Drawn(name, FIRST_SEED, 64 if heavy else 256), 16 if heavy else 64
-    budget, seeds = drawn.budget, range(CALIBRATION_SEED, CALIBRATION_SEED + n_calibration)
-    far, high, _ = drawn.run(tt.Terminal())
-    floor = torch.cat([run.residuals[:-1].double().sum(dim=0) for run in drawn.full])
-    dp = tt.calibrate(problem(name, seeds), budget, "dp", objective="path")
-    parts = PerBatch(torch.full((BLOCK,), budget), torch.arange(BLOCK) // BATCH)
-    found: dict[str, Any] = {"samples": drawn.samples, "dp rollouts": dp.notes["batches"] * n_calibration}
-    runs = {
-        "even": drawn.run(tt.Periodic(budget)),
-        "dp, per sample": drawn.run(dp.at(budget)),
-        "dp, shared": drawn.run(dp.at(parts)),
-        "learned, per sample": drawn.run(tt.prices.Learner(PerSample(budget)), BATCH),
-        "learned, shared": drawn.run(tt.prices.Learner(PerBatch(budget)), BATCH),
-    }
+def blocks(first: int, samples: int, size: int) -> list[range]:
+    """Return seeds in blocks."""
+    return [range(first + k, first + min(k + size, samples)) for k in range(0, samples, size)]
 
-    def against(label: str, rows: Tensor) -> list[float]:
-        """Return how far learned prices are behind, paired, in units of terminal's distance, and a standard error."""
-        behind = (runs["learned, shared"][0] - runs[label][0])[rows] / far.mean()
-        return [float(behind.mean()), float(behind.std() / len(behind) ** 0.5)]
 
-    for label, (distance, path, _) in runs.items():
-        found[label] = {
-            "endpoint": rounded(distance.view(-1, BATCH).mean(dim=1) / far.mean()),
-            "path": rounded((path - floor).view(-1, BATCH).mean(dim=1) / (high - floor).mean()),
-            "median": float(distance[BATCH:].median() / far.mean()),
-        }
-    pairs = [runs[label][0][BATCH:] for label in ("learned, shared", "even")]
-    found["nearer"] = [float((pairs[0] < pairs[1]).double().mean()), float((pairs[0] > pairs[1]).double().mean())]
-    later, priced = torch.arange(drawn.samples) >= BATCH, ~runs["learned, shared"][2]
-    found["behind"] = {label: against(label, later) for label in ("even", "dp, per sample")}
-    found["priced behind"] = {label: against(label, later & priced) for label in ("even", "dp, per sample")}
-    if name in OTHER_BATCHES:
-        some = Drawn(name, FIRST_SEED, 128)
-        tried = {f"batches of {size}": (PerBatch(budget), size) for size in (1, 4, 16, 64)}
-        tried["fixed rows"] = PerBatch(budget, rows="fixed"), BATCH
-        for label, (shared, size) in tried.items():
-            distance, _, _ = some.run(tt.prices.Learner(shared), size)
-            found[label] = float(distance[64:].mean() / far[64:128].mean())
+def digits(values: Tensor) -> list[float]:
+    """Return numbers for a file."""
+    return [float(f"{value:.4g}") for value in values.tolist()]
+
+
+# ------------------------------------------------------------------ simple rules
+
+
+def work_of(run: tt.Rollout, counted: bool) -> Tensor:
+    """Return the solver iterations of each sample, (n,), or its projections if the solver counts none."""
+    return (run.all_iterations if counted else run.projected.sum(dim=0) + run.closing).double()
+
+
+def rule(kind: str, count: int, T: int) -> Any:
+    """Return the rule that projects `count` times, the closing projection included."""
+    if count <= 1:
+        return tt.Terminal()
+    return {"even": tt.Periodic(count), "last": Window(T - count, T), "first": Window(0, count - 1)}[kind]
+
+
+def counts(system: System) -> tuple[dict[str, list[int]], bool]:
+    """Return how often each rule may project at each share of full projection's work, found on learning seeds."""
+    problem = system.make().problem(range(LEARNING, LEARNING + BATCH))
+    full = problem.rollout(tt.Stepwise())
+    T, counted = full.n_steps, bool((full.iterations > 0).any())
+    plain = [max(1, round(share * T)) for share in SHARES]
+    found = {kind: list(plain) for kind in ("even", "last", "first")}
+    if not counted:
+        return found, counted
+    whole = float(work_of(full, counted).mean())
+    closing = float(work_of(problem.rollout(tt.Terminal()), counted).mean())
+    for kind, row in found.items():
+        for i, (share, count) in enumerate(zip(SHARES, plain, strict=True)):
+            tried = max(2, count)
+            each = float(work_of(problem.rollout(rule(kind, tried, T)), counted).mean()) - closing
+            row[i] = min(T, max(1, 1 + round((share * whole - closing) * (tried - 1) / max(each, 1e-9))))
+    return found, counted
+
+
+def measured(made: Domain, run: tt.Rollout, problem: Any, full: Tensor, counted: bool) -> dict[str, list[float]]:
+    """Return distances to full projection, work and quality of the samples of a run, (n,) each."""
+    found = {"distance": digits(problem.distance(run.final, full).double()), "work": digits(work_of(run, counted))}
+    if made.quality is not None:
+        found["quality"] = digits(next(iter(made.quality(run.final, problem.constraint).values())).double())
     return found
 
 
-def rounded(values: Tensor) -> list[float]:
-    """Return numbers for a file."""
-    return [round(float(value), 5) for value in values]
+def joined(parts: list[dict[str, Any]]) -> dict[str, list[float]]:
+    """Return what blocks of samples have, one after another."""
+    return {name: [one for part in parts for one in part[name]] for name in parts[0]}
 
 
-def repeat(name: str) -> list[float]:
-    """Return the largest share of even spacing's total path error so far, for each repetition, after each batch."""
-    worst = []
-    for k in range(REPETITIONS):
-        drawn = Drawn(name, REPETITION_SEED + 1000 * k, 128, full=False)
-        even = drawn.run(tt.Periodic(drawn.budget))[1]
-        learner = tt.prices.Learner(PerBatch(drawn.budget), seed=k)
-        mine = drawn.run(learner, BATCH)[1]
-        ratios = mine.view(-1, BATCH).sum(dim=1).cumsum(0) / even.view(-1, BATCH).sum(dim=1).cumsum(0)
-        worst.append(float(ratios.max()))
-    return worst
+def rules(name: str, path: Path) -> dict[str, Any]:
+    """Return everything about the simple rules on one system, and keep the final samples of full projection."""
+    system, started = SYSTEMS[name], process_time()
+    made, (often, counted) = system.make(), counts(system)
+    problems = [made.problem(seeds) for seeds in blocks(EVALUATION, system.samples, system.block)]
+    fulls = [problem.rollout(tt.Stepwise()) for problem in problems]
+    T = fulls[0].n_steps
+
+    def row(schedule: Any) -> dict[str, list[float]]:
+        runs = [problem.rollout(schedule) for problem in problems]
+        parts = zip(runs, problems, fulls, strict=True)
+        return joined([measured(made, run, problem, full.final, counted) for run, problem, full in parts])
+
+    rows = {"full": row(tt.Stepwise()) if made.quality else None, "terminal": row(tt.Terminal())}
+    works = torch.cat([work_of(full, counted) for full in fulls])
+    rows["full"] = rows["full"] or {"distance": [0.0] * len(works), "work": digits(works)}
+    for kind, row_counts in often.items():
+        for share, count in zip(SHARES, row_counts, strict=True):
+            rows[f"{kind} {share:g}"] = row(rule(kind, count, T)) | {"count": count}
+    if counted and problems[0].constraint.improves:
+        for way in ("1 iteration", "2 iterations"):
+            rows[way] = row(By(way))
+    finals = torch.cat([full.final for full in fulls])
+    write_atomically(path.with_suffix(".pt"), lambda part: torch.save(finals, part))
+    return {"rows": rows, "counted": counted, "T": T, "seconds": process_time() - started}
 
 
-# ------------------------------------------------------------------ the page
+# ------------------------------------------------------------------ the line
 
 
-def later(found: dict[str, Any], label: str, measure: str = "endpoint") -> float:
-    """Return the mean of all batches but the first, in which nothing has been learned yet; NaN if it was not run."""
-    values = found[label][measure][1:] if label in found else []
-    return sum(values) / len(values) if values else float("nan")
+class Metered(Learner):
+    """A learner that counts what its twins cost, those included that were left out for taking too much."""
+
+    twins_work, counted = 0.0, True
+
+    def try_out(self, run: Callable[[Learned], tt.Rollout], n: int, distance: Any = None) -> None:
+        """Count the work of every run."""
+
+        def again(schedule: Learned) -> tt.Rollout:
+            done = run(schedule)
+            self.twins_work += float(work_of(done, self.counted).sum())
+            return done
+
+        super().try_out(again, n, distance)
 
 
-def table(titles: list[str], rows: list[list[str]]) -> str:
-    """Return a Markdown table."""
-    return "\n".join(f"| {' | '.join(line)} |" for line in [titles, ["---"] * len(titles), *rows])
+def line(name: str, share: float, twins: int) -> dict[str, Any]:
+    """Return what one learner does on one system, from its first sample on."""
+    system, started = SYSTEMS[name], process_time()
+    known = json.loads((KEPT / f"rules {name}.json").read_text())
+    finals = torch.load(KEPT / f"rules {name}.pt", weights_only=True)
+    made, counted = system.make(), known["counted"]
+    learner = Metered(share, twins=twins)
+    learner.counted = counted
+    learning, parts, used = 0.0, [], []
+    for seeds in blocks(LEARNING, LEARNED_ON * BATCH, BATCH):
+        learning += float(work_of(made.problem(seeds).rollout(learner), counted).sum())
+    for seeds in blocks(EVALUATION, system.samples, BATCH):
+        problem, first = made.problem(seeds), seeds.start - EVALUATION
+        frozen = learner.schedule(len(seeds), peek=True)
+        control = torch.zeros(len(seeds)).index_fill(0, frozen.rows_of("control"), 1.0)
+        used.append(learner.report().in_use)
+        run = problem.rollout(learner)
+        found = measured(made, run, problem, finals[first : first + len(seeds)], counted)
+        parts.append(found | {"control": control.tolist()})
+    return {
+        "row": joined(parts),
+        "in use": used,
+        "left out": learner.drifting(),
+        "learning work": learning,
+        "twins work": learner.twins_work,
+        "twins": learner.tried,
+        "fitting": learner.fitting,
+        "seconds": process_time() - started,
+    }
 
 
-def number(value: float) -> str:
-    """Return a number with three digits, or nothing."""
-    return "" if math.isnan(value) else f"{value:.3f}"
+# ------------------------------------------------------------------ calls that cost something
 
 
-def verdict(results: dict[str, dict[str, Any]]) -> str:
-    """Return the sentences on top of the page."""
-    usual = {name: found for name, found in results.items() if name not in HOSTILE}
-    even, dp, learned = (
-        median(later(found, label) for found in usual.values())
-        for label in ("even", "dp, per sample", "learned, shared")
-    )
+def calls(name: str) -> dict[str, Any]:
+    """Return distances at equal total cost, if a call costs something, under three rules, as shares of terminal's."""
+    started, made, n = process_time(), domain(name), CALL_SIZE
+    learner = Learner(0.25, unit="projection", twins=0)
+    for seeds in blocks(CALLS, 2 * n, n):
+        tried = made.problem(seeds)
+        tried.rollout(learner)
+    problem = made.problem(range(CALLS + 2 * n, CALLS + 4 * n))
+    problems = [made.problem(seeds) for seeds in blocks(CALLS + 2 * n, 2 * n, n)]
+    full = [one.rollout(tt.Stepwise()) for one in problems]
+    T, model = full[0].n_steps, learner.model
+    assert model is not None
+    terminal = torch.cat([p.distance(p.rollout(tt.Terminal()).final, f.final) for p, f in zip(problems, full)]).double()
 
-    def behind(kind: str, label: str) -> str:
-        names = [f"`{name}`" for name, found in usual.items() if found[kind][label][0] > 2 * found[kind][label][1]]
-        return f"{len(names)} ({', '.join(names)})" if names else "none"
+    def spend(run: tt.Rollout, call: float, row: float) -> float:
+        rows = run.projected.sum(dim=1)
+        return float(call * (rows > 0).sum() + row * rows.sum())
 
-    def whole(kind: str) -> int:
-        return sum(found[kind]["dp, per sample"][0] <= 0 for found in usual.values())
-
-    ahead = sum(later(found, "learned, shared") < later(found, "even") for found in usual.values())
-    return f"""Median of {len(usual)} samplers: even spacing {even:.2f}, learned and shared {learned:.2f}, calibrated dp
-        per sample {dp:.2f}. Learned is ahead of even spacing on {ahead} of {len(usual)}, and behind it by more than 2
-        standard errors on {behind("behind", "even")}. From the second batch on it has at least the whole of calibrated
-        dp's gain on {whole("behind")} of {len(usual)} samplers, control samples included ({whole("priced behind")}
-        without them). It is behind dp per sample by more than 2 standard errors on
-        {behind("behind", "dp, per sample")}; without control samples on {behind("priced behind", "dp, per sample")}."""
-
-
-def page(results: dict[str, dict[str, Any]], repeated: dict[str, list[float]]) -> str:
-    """Return the page."""
-    shown = ("even", "dp, per sample", "learned, shared")
-    first, second = [], []
-    for name, found in results.items():
-        behind = "{:+.3f} ± {:.3f}".format(*found["behind"]["even"])
-        first.append([f"`{name}`", *(number(later(found, label)) for label in LABELS), behind])
-        path = ["" if name == "noise" else number(later(found, label, "path")) for label in shown]
-        second.append([f"`{name}`", *path, *(number(found[label]["median"]) for label in shown)])
-        second[-1].append("{:.0%} / {:.0%}".format(*found["nearer"]))
-    sizes = [*(f"batches of {size}" for size in (1, 4, 16, 64)), "fixed rows"]
-    third = [[f"`{name}`", *(number(results[name][size]) for size in sizes)] for name in OTHER_BATCHES]
-    fourth = [
-        [
-            f"`{name}`",
-            number(median(worst)),
-            number(max(worst)),
-            f"{sum(each > 1.05 for each in worst)} of {len(worst)}",
-        ]
-        for name, worst in repeated.items()
-    ]
-    parts = [
-        "# Prices learned while sampling",
-        "What learned prices save, and where they lose. Printed by `python docs/make_online.py`.",
-        verdict(results),
-        f"""At a quarter of the projections: the mean distance of final samples to those of full projection, as a share
-        of what one projection at the end leaves, over all samples but the first 16. There are 256 samples in batches of
-        16 ({", ".join(f"`{name}`" for name in results if name in HEAVY)}: 64). Calibrated prices used 64 more seeds (16
-        for those). Learned columns include the control samples. The last column is learned and
-        shared minus even spacing, paired by sample. In `noise` the defect says nothing. In `drift` bursts start after
-        half of the samples, and calibrated prices have not seen them.""",
-        table(["sampler", *LABELS, "learned minus even"], first),
-        """**Why `se3` and `se3-lever` gain little.** Calibrated prices for path error have the same weakness, so it is
-        not the learning. Path error counts every step alike, and these chains have their largest defects early. They
-        forget early errors, and the final sample depends on late ones: path error falls, and the median sample ends no
-        nearer to full projection (next table). The mean is decided by the few samples that end far away.
-        A run cannot show this without a twin under full projection; a quality can. The same holds for `noise`:
-        path error is made of the defect, so the guard cannot see that the defect says nothing.""",
-        """Path error (mean), then the distance of the median sample, as shares of what one at the end leaves; and the
-        shares of samples that learned prices bring nearer and farther than even spacing does (some samplers have two modes, of
-        which neither a mean nor a median tells):""",
-        table(["sampler", "path: even", "dp", "learned", "median: even", "dp", "learned", "nearer / farther"], second),
-        """Learned and shared in batches of other sizes, and with the number of rows fixed before each run (batches of
-        16); endpoint share of samples 65 to 128:""",
-        table(["sampler", "1", "4", "16", "64", "fixed rows"], third),
-        f"""Total path error so far as a share of even spacing's on the same noise, after the worst batch, in
-        {REPETITIONS} repetitions of 128 samples:""",
-        table(["sampler", "median", "largest", "above 1.05"], fourth),
-        """The excess on `so3-impulse-flow` is that of the first batch, before anything is learned: it is even spacing
-        as well, but at other steps, which samples take in turns, and other steps meet other bursts.""",
-    ]
-    return (
-        "\n\n".join(
-            each if each[0] in "#|" else fill(" ".join(each.split()), 120, break_on_hyphens=False) for each in parts
+    def programmed(limit: float, priced: bool, cost: Cost, per_call: float) -> Learned:
+        inside = cost if priced else Cost(row=1)
+        program = solve_ways(model, (1,), True, inside, per_call)
+        arm = Programmed(torch.arange(n), limit, True, program)
+        reserve = inside.row + inside.call / n
+        budget = PerBatch(torch.full((n,), limit, dtype=torch.float64))
+        return Learned(
+            {"program": arm}, ("whole",), "second", inside, reserve, None, budget, {"constraint": "", "n_steps": T}
         )
-        + "\n"
-    )
+
+    found: dict[str, Any] = {}
+    for label, (call, row) in COSTS.items():
+        allowed = 0.25 * T * (call + n * row)
+        cost = Cost(call=call, row=row)
+
+        def at_cost(make: Callable[[float], Learned], start: float) -> Learned:
+            """Return the schedule with the largest limit that does not cost more than allowed on a learning batch."""
+            low, high = 0.0, start
+            for _ in range(7):
+                middle = high if low == 0 and high == start else (low + high) / 2
+                try:
+                    costs = spend(tried.rollout(make(middle)), call, row)
+                except ValueError:  # nothing is left for the end
+                    costs = 0.0
+                low, high = (middle, high) if costs <= 1.02 * allowed else (low, middle)
+                if low == start:
+                    break
+            return make(max(low, 1.0001 * (call / n + row)))
+
+        even = tt.Periodic(0.25)
+        without = at_cost(lambda limit: programmed(limit, False, cost, n / 4), 0.25 * T)
+        priced = programmed(allowed / n, True, cost, n / 4)
+        for rival, schedule in (("even", even), ("without", without), ("priced", priced)):
+            runs = [one.rollout(schedule) for one in problems]
+            far = torch.cat([p.distance(r.final, f.final) for p, r, f in zip(problems, runs, full)]).double()
+            found[f"{label}, {rival}"] = {
+                "distance": digits(far),
+                "cost": sum(spend(run, call, row) for run in runs) / (len(runs) * 4 * allowed),
+                "called": sum(float((run.projected.any(dim=1)).sum()) for run in runs) / len(runs),
+            }
+    return {"rows": found, "terminal": digits(terminal), "T": T, "n": n, "seconds": process_time() - started}
 
 
-def figure(results: dict[str, dict[str, Any]], path: Path) -> None:
-    """Draw what is left against samples drawn, median over samplers, and every sampler's share beside it."""
-    orange, blue, grey, red = "#E69F00", "#0072B2", "#555555", "#B2182B"
-    long = [found for name, found in results.items() if name not in (*HEAVY, *HOSTILE)]
+# ------------------------------------------------------------------ all of it
 
-    def of_even(label: str, first: int, last: int) -> float:
-        """Return the distance of some batches as a share of even spacing's on the same samples, median of samplers."""
-        shares = [
-            sum(found[label]["endpoint"][first:last]) / sum(found["even"]["endpoint"][first:last]) for found in long
-        ]
-        return float(median(shares))
 
-    with figure_style() as drawing:
-        picture = drawing.figure(figsize=(8.0, 4.0), layout="constrained")
-        axes, rows = picture.subplots(1, 2, width_ratios=(1, 1))
-        learned = [of_even("learned, shared", first, last) for first, last in pairwise([0, 1, 2, 4, 8, 16])]
-        axes.axhline(1, color=orange)
-        axes.text(4096, 1.02, "even spacing", color=orange, va="bottom", ha="right")
-        axes.plot([16, 32, 64, 128, 256], learned, color=blue, marker="s")
-        axes.text(18, 0.35, "trimtab, learned\nwhile sampling", color=blue, va="center")
-        cost, level = median(found["dp rollouts"] for found in long), of_even("dp, per sample", 8, 16)
-        axes.plot([cost, 4096], [level, level], color=grey, dashes=(3, 2))
-        axes.plot(cost, level, "|", color=grey, markersize=9)
-        axes.text(4096, level - 0.03, f"calibrated:\nstarts after {cost:,.0f}", color=grey, va="top", ha="right")
-        axes.set_xscale("log", base=2)
-        axes.set(xlabel="samples drawn", ylim=(0, None), xlim=(13, 4096))
-        axes.set_xticks([16, 64, 256, 1024, 4096], ["16", "64", "256", "1,024", "4,096"])
-        axes.set_title(
-            f"distance to full projection, as a share of\neven spacing's (median of {len(long)} samplers)", fontsize=9
-        )
-        order = sorted(results, key=lambda name: later(results[name], "learned, shared") - later(results[name], "even"))
-        for k, name in enumerate(reversed(order)):
-            even, mine = later(results[name], "even"), later(results[name], "learned, shared")
-            rows.plot([even, mine], [k, k], color=blue if mine < even else red, linewidth=1.5, zorder=1)
-            rows.plot(even, k, "o", color=orange, markersize=5)
-            rows.plot(mine, k, "s", color=blue, markersize=5)
-        rows.set_yticks(range(len(order)), reversed(order), fontsize=7.5)
-        rows.set(xlim=(0, None))
-        rows.set_title(
-            "the same as a share of one projection at the end:\nfrom even spacing (dot) to trimtab (square)", fontsize=9
-        )
-        rows.text(0.98, 0.02, "red: trimtab loses", color=red, ha="right", transform=rows.transAxes)
-        picture.savefig(path, dpi=180)
+def cell(kind: str, *facts: Any) -> Path:
+    """Return the file of a cell."""
+    return KEPT / f"{' '.join(str(fact) for fact in (kind, *facts))}.json"
+
+
+def work(kind: str, *facts: Any) -> None:
+    """Measure one cell and keep it."""
+    torch.set_num_threads(1)
+    path = cell(kind, *facts)
+    found = rules(*facts, path) if kind == "rules" else line(*facts) if kind == "line" else calls(*facts)
+    write_atomically(path, json.dumps(found).encode())
+
+
+def jobs(names: Sequence[str], called: Sequence[str]) -> Iterator[list[tuple[Any, ...]]]:
+    """Yield what can be measured at the same time: learners come after the rules, whose full projection they need."""
+    for k in range(0, len(names), 4):
+        some = names[k : k + 4]
+        yield [("rules", name) for name in some]
+        yield [("line", name, share, twins) for share in SHARES for name in some for twins in (16, 0)]
+    yield [("calls", name) for name in called]
 
 
 def main() -> None:
     """Measure what is missing, and write the page and the figure."""
-    argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0]).parse_args()
-    torch.set_num_threads(1)
-    kept = HERE / "results" / "online.json"
-    known: dict[str, Any] = json.loads(kept.read_text()) if kept.exists() else {}
-    if known.get("version") != tt.__version__:
-        known = {"version": tt.__version__, "measured": {}, "repeated": {}}
-    jobs: list[tuple[str, tuple[str, ...], Callable[[str], Any]]] = [
-        ("measured", SAMPLERS, measure),
-        ("repeated", REPEATED, repeat),
-    ]
-    for kind, names, work in jobs:
-        for name in names:
-            if name not in known[kind]:
-                print(f"{kind}: {name}", flush=True)
-                known[kind][name] = work(name)
-                kept.write_text(json.dumps(known))
-    measured = {name: known["measured"][name] for name in SAMPLERS}
-    text = page(measured, {name: known["repeated"][name] for name in REPEATED})
-    (HERE / "results" / "online.md").write_text(text)
-    print(text)
-    figure(measured, HERE / "images" / "online.png")
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--quick", action="store_true", help="two systems, and nothing is written but runs/online")
+    parser.add_argument("--processes", type=int, default=2)
+    parser.add_argument("--page", action="store_true", help="measure nothing, and write about what is finished")
+    asked = parser.parse_args()
+    names, called = (QUICK, CALLED[:1]) if asked.quick else (tuple(SYSTEMS), CALLED)
+    KEPT.mkdir(parents=True, exist_ok=True)
+    started, everything = perf_counter(), [job for some in jobs(names, called) for job in some]
+    done = sum(cell(*job).exists() for job in everything)
+    if asked.page:
+        names = tuple(name for name in names if all(cell(*job).exists() for some in jobs([name], []) for job in some))
+        called = tuple(name for name in called if cell("calls", name).exists())
+        everything = [job for some in jobs(names, called) for job in some]
+    with ProcessPoolExecutor(asked.processes) as pool:
+        for some in jobs(names, called):
+            running = {pool.submit(work, *job): job for job in some if not cell(*job).exists()}
+            for future in as_completed(running):
+                future.result()
+                done += 1
+                shown = " ".join(str(fact) for fact in running[future])
+                print(f"[{done}/{len(everything)}] {shown}, {perf_counter() - started:.0f} s", flush=True)
+    cells = {cell(*job).stem: json.loads(cell(*job).read_text()) for job in everything}
+    publish(cells, names, called, SHARES, write=not asked.quick)
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Every ready constraint with states to project, for the laws."""
+"""Every ready constraint with states to project, for the laws; those of the lab too, where its tests are."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ from importlib.util import find_spec
 import torch
 from torch import Tensor
 
-from obstacle_cases import MAPS, free_points
 from trimtab.constraints import (
     SE3,
     SO3,
@@ -29,9 +28,6 @@ from trimtab.constraints import (
     Together,
 )
 from trimtab.core.constraint import Constraint
-from trimtab.core.noise import Noise, as_seeds
-from trimtab_lab.domains.reaction_flow.equation import CELLS, TIMES, MassBalance, draw_conditions
-from trimtab_lab.obstacles import AvoidObstacles
 
 N = 9
 
@@ -180,39 +176,10 @@ if find_spec("casadi") is not None:
     )
 
 
-def trajectories(name: str) -> Case:
-    """A map of `obstacle_cases` between fixed ends, and bent and noisy ways from one end to the other."""
-    start, goal = (ends.to(torch.float64) for ends in free_points(MAPS[name], 2 * N, _generator(1)).chunk(2))
+if find_spec("lab_cases") is not None:  # beside this folder in a checkout with the lab
+    from lab_cases import CASES as CASES_OF_THE_LAB
 
-    def draw(seed: int, scale: float) -> Tensor:
-        share = torch.linspace(0, 1, 17, dtype=torch.float64)
-        straight = start[:, :, None] * (1 - share) + goal[:, :, None] * share
-        x = (straight + 0.1 * scale * numbers(N, 2, 17, seed=seed)).clamp(-1, 1)
-        x[:, :, 0], x[:, :, -1] = start, goal
-        return torch.cat([x, numbers(N, 1, 17, seed=seed + 1)], dim=1)
-
-    return Case(
-        lambda: AvoidObstacles(MAPS[name], start, goal),
-        (3, 17),
-        1e-3,
-        nearest=False,
-        draw=draw,
-    )
-
-
-def _generator(seed: int) -> torch.Generator:
-    return torch.Generator().manual_seed(seed)
-
-
-for _name in MAPS:
-    CASES[f"trajectories, {_name}"] = trajectories(_name)
-CASES["mass balance"] = Case(
-    lambda: MassBalance(draw_conditions(Noise(as_seeds(range(N))))[0], tolerance=1e-9),
-    (TIMES, CELLS),
-    1e-9,
-    nearest=False,
-    draw=lambda seed, scale: 0.5 + 0.3 * scale * numbers(N, TIMES, CELLS, seed=seed),
-)
+    CASES |= CASES_OF_THE_LAB
 
 
 def states(case: Case, dtype: torch.dtype = torch.float64, seed: int = 5, scale: float = 1.5) -> Tensor:

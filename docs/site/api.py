@@ -15,8 +15,8 @@ import griffe
 __all__ = ["Name", "api_pages", "public_names"]
 
 PACKAGE = "trimtab"
-HIDDEN = ("cli", "evaluation")  # the command line has a page; the paper's evaluation is not the library
-FIRST = ("core", "schedules", "constraints", "prices", "advice", "integrations", "training")
+HIDDEN = ("cli",)  # the command line has a page
+FIRST = ("core", "loop", "schedules", "constraints", "prices", "calibration", "advice", "integrations")
 
 
 @dataclass(frozen=True)
@@ -46,7 +46,7 @@ def public_names(source: Path) -> list[Name]:
         source: The folder that holds the package.
     """
     package = griffe.load(PACKAGE, search_paths=[source], resolve_aliases=True)
-    rooms = [module for module in package.modules.values() if module.is_init_module or module.name == "training"]
+    rooms = [module for module in package.modules.values() if module.is_init_module]
     modules = [package]
     for room in rooms:
         if room.name not in HIDDEN:
@@ -59,8 +59,10 @@ def public_names(source: Path) -> list[Name]:
             if export not in module.members:
                 raise ValueError(f"{module.path} declares {export}, which type checkers cannot find there")
             target = module[export]
+            if target.is_alias and not target.target_path.startswith(f"{PACKAGE}."):
+                continue  # a name of another library, the lab's too, is described there
             path = target.final_target.path if target.is_alias else target.path
-            if path.startswith(f"{PACKAGE}."):  # a name of another library is described there
+            if path.startswith(f"{PACKAGE}."):
                 found.setdefault(path, Name(path, path.split(".")[1], module.path))
     return sorted(found.values(), key=lambda name: (_place(name.room), name.path.rsplit(".", 1)[0], name.name.lower()))
 

@@ -124,6 +124,7 @@ print("clean", taken, refused)
 """
 
 
+@pytest.mark.release
 def test_a_fuzz_under_sanitizers_finds_nothing(tmp_path):
     compiler = shutil.which("gcc")
     if compiler is None or not sys.platform.startswith("linux"):

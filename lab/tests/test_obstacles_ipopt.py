@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import pickle
 import subprocess
 import sys
 from pathlib import Path
@@ -11,6 +12,7 @@ import pytest
 import torch
 
 from obstacle_cases import MAPS, distance, proposals
+from trimtab.constraints.processes import WorkerDiedError, Workers
 from trimtab.core.constraint import Projection
 from trimtab_lab.obstacles import AvoidObstacles
 
@@ -99,3 +101,19 @@ def test_missing_casadi_says_what_to_install(monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setitem(sys.modules, "casadi", None)
     with pytest.raises(ImportError, match=r"pip install 'trimtab\[ipopt\]'"):
         AvoidObstacles(MAPS["circles"], torch.tensor([-0.9, -0.9]), torch.tensor([0.9, 0.9]), backend="ipopt")
+
+
+@needs_casadi
+def test_workers_are_not_copied_and_one_that_dies_fails_its_sample_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    x, plain = proposals(MAPS["circles"], 2, 0.03, seed=23, waypoints=16)
+    avoid = AvoidObstacles(plain.obstacles, plain.start, plain.goal, backend="ipopt", workers=2)
+    whole = avoid.project(x)
+    torch.testing.assert_close(pickle.loads(pickle.dumps(avoid)).project(x).x, whole.x)
+    run = Workers.run
+    monkeypatch.setattr(Workers, "run", lambda *given: [run(*given)[0], WorkerDiedError()])
+    answer = avoid.project(x)
+    assert whole.converged is not None
+    assert answer.converged is not None
+    assert answer.converged.tolist() == [bool(whole.converged[0]), False]
+    assert torch.equal(answer.x[0], whole.x[0])
+    assert bool(answer.x.isfinite().all())

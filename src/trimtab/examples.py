@@ -29,8 +29,8 @@ class Drift:
 
     def start(self, noise: Noise) -> Tensor:
         """Return points on the unit sphere, (n, 3), which the first correction moves to the surface."""
-        x = noise.start((3,))
-        return x / x.norm(dim=1, keepdim=True)
+        x: Tensor = noise.start((3,))
+        return x.div(x.norm(dim=1, keepdim=True))
 
     def step(self, x: Tensor, t: int, noise: Noise) -> Tensor:
         """Return the points after a small turn and noise, (n, 3)."""

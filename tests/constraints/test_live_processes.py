@@ -10,11 +10,9 @@ import pytest
 import torch
 
 from constraint_cases import numbers, outside_disc
-from obstacle_cases import MAPS, proposals
 from slow_ball import Slow, doubled_unless_7
 from trimtab.constraints import NonlinearProgram, TimeLimit
 from trimtab.constraints.processes import WorkerDiedError, Workers
-from trimtab_lab.obstacles import AvoidObstacles
 
 
 def limited():
@@ -26,13 +24,7 @@ def program():
     return NonlinearProgram(outside_disc, numbers(2, 2, seed=3), workers=2), numbers(2, 3)
 
 
-def paths():
-    pytest.importorskip("casadi")
-    x, plain = proposals(MAPS["circles"], 2, 0.03, seed=23, waypoints=16)
-    return AvoidObstacles(plain.obstacles, plain.start, plain.goal, backend="ipopt", workers=2), x
-
-
-@pytest.mark.parametrize("made", [limited, program, paths])
+@pytest.mark.parametrize("made", [limited, program])
 def test_a_constraint_that_has_worked_is_copied_and_answers_the_same(made):
     constraint, x = made()
     answer = constraint.project(x)
@@ -59,9 +51,8 @@ def test_a_process_that_dies_or_takes_too_long_fails_its_task_alone():
     workers.close()
 
 
-@pytest.mark.parametrize("made", [program, paths])
-def test_a_sample_whose_process_died_is_failed_alone(made, monkeypatch):
-    constraint, x = made()
+def test_a_sample_whose_process_died_is_failed_alone(monkeypatch):
+    constraint, x = program()
     whole = constraint.project(x)
     plain = Workers.run
     monkeypatch.setattr(Workers, "run", lambda *given: [plain(*given)[0], WorkerDiedError()])

@@ -110,4 +110,4 @@ def test_prices_of_another_problem_are_refused():
         tt.rollout(Walk(event=(4,)), Sphere(), price.at(0.5), range(4))
     far = tt.as_constraint(Sphere().project, lambda x: 1e4 * Sphere().defect(x))
     with pytest.raises(ValueError, match="made for defects of about"):
-        tt.rollout(Walk(), far, price.at(0.5), range(4))
+        tt.rollout(Walk(), far, price.at(0.5), range(8))

@@ -11,7 +11,7 @@ import pytest
 
 pytest.importorskip("diffusers", reason="needs the diffusers extra")
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.release
 
 ROOT = Path(__file__).parents[2]
 TESTS = """

@@ -14,7 +14,7 @@ from engine_cases import Loop, problem
 from trimtab.loop.runner import BatchRunner
 
 ray = pytest.importorskip("ray", reason="ray is not installed: pip install 'trimtab[ray]'")
-pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore")]  # Ray's own
+pytestmark = [pytest.mark.release, pytest.mark.filterwarnings("ignore")]  # Ray's own
 
 
 def test_a_cluster_runs_batches_with_the_same_numbers_and_says_what_went_wrong(tmp_path):

@@ -35,11 +35,10 @@ def test_hosted_ci_does_what_the_makefile_does():
     job = read(".github/workflows/ci.yml")["jobs"]["test"]
     done = "\n".join(step.get("run", "") for step in job["steps"])
     targets = re.findall(r"^make ([\w-]+)", (ROOT / ".ci" / "run").read_text(encoding="utf-8"), re.MULTILINE)
-    assert targets == ["install", "lint", "test", "site", "dist"]
+    assert targets == ["install", "lint", "test", "wheel-test", "site", "dist"]
     for target in targets[1:]:
         for command in recipe(target):
             assert command in done, command
-    assert done.count("pytest") == 1  # all tests, those of the wheel too, and none of them twice
 
 
 def test_no_python_is_a_classifier_that_is_not_tested():
@@ -51,8 +50,12 @@ def test_no_python_is_a_classifier_that_is_not_tested():
 def test_the_makefile_installs_extras_that_exist():
     extras = re.search(r"^EXTRAS := (\S+)$", (ROOT / "Makefile").read_text(encoding="utf-8"), re.MULTILINE)
     assert extras is not None
-    # azula is installed by a line of its own, without torchvision
-    assert set(extras.group(1).split(",")) == set(PROJECT["optional-dependencies"]) - {"azula"}
+    # azula and the lab are installed by words of their own: without torchvision, and from its folder
+    assert set(extras.group(1).split(",")) == set(PROJECT["optional-dependencies"]) - {"azula", "lab"}
+    known = tomllib.loads((ROOT / "lab" / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    lab = re.search(r"^LAB := (\S+)$", (ROOT / "Makefile").read_text(encoding="utf-8"), re.MULTILINE)
+    assert lab is not None
+    assert set(lab.group(1).split(",")) <= set(known["optional-dependencies"])
     assert "--no-deps azula" in (ROOT / "Makefile").read_text(encoding="utf-8")
 
 

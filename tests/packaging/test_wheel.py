@@ -29,7 +29,7 @@ BIN = "Scripts" if os.name == "nt" else "bin"
 
 pytest.importorskip("build", reason="the distribution is built with build: pip install 'trimtab[release]'")
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.release
 
 
 def run(*command: str | Path, cwd: Path, **variables: str) -> str:
@@ -57,20 +57,27 @@ def installed(requirement: str) -> bool:
 
 @pytest.fixture(scope="module")
 def dist(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A wheel and an sdist, built as a release is; without a network if what builds them is there."""
+    """Wheels and sdists of library and lab, built as a release is; without a network if what builds them is there."""
     out = tmp_path_factory.mktemp("dist")
     needs = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["build-system"]["requires"]
     alone = [] if not all(map(installed, needs)) else ["--no-isolation"]
     source = tmp_path_factory.mktemp("source") / "trimtab"  # a build leaves things lying about
     left_out = shutil.ignore_patterns(".*", "build", "dist", "runs", "*.egg-info", "__pycache__", "*.so", "*.pyd")
     shutil.copytree(ROOT, source, ignore=left_out)
-    run(sys.executable, "-m", "build", *alone, "--outdir", out, source, cwd=out)
+    for project in (source, source / "lab"):
+        run(sys.executable, "-m", "build", *alone, "--outdir", out, project, cwd=out)
     return out
 
 
 @pytest.fixture(scope="module")
 def wheel(dist: Path) -> Path:
-    (found,) = dist.glob("*.whl")
+    (found,) = dist.glob("trimtab-*.whl")
+    return found
+
+
+@pytest.fixture(scope="module")
+def lab_wheel(dist: Path) -> Path:
+    (found,) = dist.glob("trimtab_lab-*.whl")
     return found
 
 
@@ -89,17 +96,13 @@ def needed(requirements: list[str]) -> set[str]:
     return found
 
 
-@pytest.fixture(scope="module")
-def python(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The interpreter of an environment that holds the wheel and what it declares, and nothing else."""
-    home = tmp_path_factory.mktemp("empty")
+def environment(home: Path, *wheels: Path) -> Path:
+    """Make an environment of wheels and what they declare, and nothing else; return its interpreter."""
     run(sys.executable, "-m", "venv", "--without-pip", home, cwd=home)
     python = home / BIN / ("python.exe" if os.name == "nt" else "python")
-    run(sys.executable, "-m", "pip", "--python", python, "install", "--no-deps", "--no-index", wheel, cwd=home)
+    run(sys.executable, "-m", "pip", "--python", python, "install", "--no-deps", "--no-index", *wheels, cwd=home)
     place = Path(run(python, "-c", "import sysconfig; print(sysconfig.get_path('purelib'))", cwd=home).strip())
-    with zipfile.ZipFile(wheel) as archive:
-        (metadata,) = (name for name in archive.namelist() if name.endswith(".dist-info/METADATA"))
-        declared = re.findall(r"^Requires-Dist: (.*)$", archive.read(metadata).decode(), re.MULTILINE)
+    declared = [text for wheel in wheels for text in requirements_of(wheel) if not text.startswith("trimtab")]
     for name in needed(declared):
         there = distribution(name)
         tops = {path.parts[0] for path in there.files or () if path.parts[0] not in ("..", "__pycache__")}
@@ -112,33 +115,64 @@ def python(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return python
 
 
+def requirements_of(wheel: Path) -> list[str]:
+    with zipfile.ZipFile(wheel) as archive:
+        (metadata,) = (name for name in archive.namelist() if name.endswith(".dist-info/METADATA"))
+        return re.findall(r"^Requires-Dist: (.*)$", archive.read(metadata).decode(), re.MULTILINE)
+
+
+@pytest.fixture(scope="module")
+def python(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The interpreter of an environment that holds the library's wheel and what it declares."""
+    return environment(tmp_path_factory.mktemp("library"), wheel)
+
+
+@pytest.fixture(scope="module")
+def python_with_lab(wheel: Path, lab_wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The interpreter of an environment that holds the wheels of library and lab and what they declare."""
+    return environment(tmp_path_factory.mktemp("lab"), wheel, lab_wheel)
+
+
 def test_distribution_passes_the_index_checks(dist: Path) -> None:
     pytest.importorskip("twine", reason="pip install 'trimtab[release]'")
     out = run(sys.executable, "-m", "twine", "check", "--strict", *dist.iterdir(), cwd=dist)
-    assert out.count("PASSED") == 2
+    assert out.count("PASSED") == 4
 
 
 def test_sdist_holds_what_a_wheel_is_built_from(dist: Path) -> None:
-    (sdist,) = dist.glob("*.tar.gz")
+    (sdist,) = dist.glob("trimtab-*.tar.gz")
     with tarfile.open(sdist) as archive:
         names = {name.split("/", 1)[1] for name in archive.getnames() if "/" in name}
     assert tracked("src", "README.md", "LICENSE", "pyproject.toml") - names == set()
 
 
-def test_wheel_holds_every_file_of_the_package(wheel: Path) -> None:
+def test_the_library_wheel_is_pure_python_and_holds_every_file_of_the_package(wheel: Path) -> None:
+    assert wheel.name.endswith("-py3-none-any.whl")
     with zipfile.ZipFile(wheel) as archive:
         names = set(archive.namelist())
-    compiled = (".c", ".h")  # their sources are in the sdist
-    wanted = {name.removeprefix("src/") for name in tracked("src/trimtab") if not name.endswith(compiled)}
-    assert wanted - names == set()
-    assert not any(name.endswith(compiled) for name in names)
+    assert {name.removeprefix("src/") for name in tracked("src/trimtab")} - names == set()
     assert "trimtab/py.typed" in names
+    assert {name.split("/")[0] for name in names if ".dist-info" not in name} == {"trimtab"}
+
+
+def test_the_lab_wheel_holds_every_file_of_the_lab_and_its_sdist_what_is_compiled(lab_wheel: Path, dist: Path) -> None:
+    compiled = (".c", ".h")
+    wanted = {name.removeprefix("lab/") for name in tracked("lab/trimtab_lab")}
+    with zipfile.ZipFile(lab_wheel) as archive:
+        names = set(archive.namelist())
+    assert {name for name in wanted if not name.endswith(compiled)} - names == set()
+    assert not any(name.endswith(compiled) for name in names)
+    (sdist,) = dist.glob("trimtab_lab-*.tar.gz")
+    with tarfile.open(sdist) as archive:
+        held = {name.split("/", 1)[1] for name in archive.getnames() if "/" in name}
+    assert wanted - held == set()
 
 
 def test_environment_is_without_the_checkout_and_without_extras(python: Path, tmp_path: Path) -> None:
     where = run(python, "-c", "import trimtab; print(trimtab.__file__)", cwd=tmp_path).strip()
     assert Path(where).is_relative_to(python.parents[1])
-    absent = "import importlib.util as u; print([n for n in ('matplotlib', 'pytest', 'scipy') if u.find_spec(n)])"
+    others = ("trimtab_lab", "matplotlib", "pytest", "scipy")
+    absent = f"import importlib.util as u; print([name for name in {others} if u.find_spec(name)])"
     assert run(python, "-c", absent, cwd=tmp_path).strip() == "[]"
 
 
@@ -153,10 +187,17 @@ def test_first_snippet_of_the_readme_runs(python: Path, tmp_path: Path) -> None:
 def test_commands_work_from_another_folder(python: Path, tmp_path: Path) -> None:
     trimtab = python.with_name("trimtab.exe" if os.name == "nt" else "trimtab")
     assert "usage: trimtab" in run(trimtab, "--help", cwd=tmp_path)
+    assert run(python, "-m", "trimtab", "--version", cwd=tmp_path).split()[-1] == version()
+    assert not list(tmp_path.iterdir())
+
+
+def test_the_lab_adds_its_commands_and_domains(python_with_lab: Path, tmp_path: Path) -> None:
+    trimtab = python_with_lab.with_name("trimtab.exe" if os.name == "nt" else "trimtab")
     listed = run(trimtab, "domains", cwd=tmp_path)
     assert "so3" in listed
     assert "reaction-flow" in listed
-    assert run(python, "-m", "trimtab", "--version", cwd=tmp_path).split()[-1] == version()
+    code = "import trimtab as tt; print(tt.domain('so3').problem(range(2)).rollout(tt.Periodic(7)).spent.tolist())"
+    assert run(python_with_lab, "-W", "error", "-c", code, cwd=tmp_path).strip() == "[7, 7]"
     assert not list(tmp_path.iterdir())
 
 

@@ -11,7 +11,7 @@ import pytest
 
 from torture.scale import TIMES
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.release
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="runs are killed in forked processes")

@@ -178,10 +178,14 @@ def test_a_system_and_a_rule_of_ones_own_run(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     command = ["bench", "--add", "mine", "--systems", "disk", "--rules", "full", "even", "when far", "--out", "out"]
     assert main(command) == 0
-    assert "when far" in capsys.readouterr().out
+    shown = capsys.readouterr().out
+    assert "when far" in shown
     facts = json.loads((tmp_path / "out" / "bench.json").read_text())
     assert [cell["key"]["rule"] for cell in facts if "skipped" not in cell] == ["full", "even", "when far"]
     assert "disk" in (tmp_path / "out" / "index.html").read_text()
+    assert main(["bench", "--report", "--out", "out"]) == 0
+    assert capsys.readouterr().out == shown
+    assert main(["bench", "--report", "--out", "elsewhere"]) == 2
 
 
 def test_rules_and_systems_are_known_by_their_names():

@@ -369,13 +369,6 @@ def test_a_missing_extra_is_named_with_the_line_that_installs_it(tmp_path, monke
     assert "needs ray: pip install 'trimtab[ray]', or '.[ray]' in a checkout" in capsys.readouterr().err
 
 
-def test_a_missing_pyarrow_is_reported_before_anything_is_run(tmp_path, monkeypatch, capsys):
-    monkeypatch.setitem(sys.modules, "pyarrow", None)
-    assert main(["reproduce", *TINY, "--out", str(tmp_path / "run")]) == 2
-    assert "needs pyarrow: pip install 'trimtab[studies]'" in capsys.readouterr().err
-    assert not (tmp_path / "run").exists()
-
-
 def test_every_command_teaches_by_example():
     assert all("example" in command.examples for command in commands().values())
 

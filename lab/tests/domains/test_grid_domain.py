@@ -9,7 +9,7 @@ import torch
 
 import free
 
-pytest.importorskip("pandapower", reason="the grid domain needs pandapower: pip install 'trimtab[grid]'")
+pytest.importorskip("pandapower", reason="the grid domain needs pandapower: pip install 'trimtab-lab[grid]'")
 pytest.importorskip("casadi", reason="the grid domain needs casadi: pip install 'trimtab[ipopt]'")
 
 import trimtab as tt

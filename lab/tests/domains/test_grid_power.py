@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-pytest.importorskip("pandapower", reason="the grid domain needs pandapower: pip install 'trimtab[grid]'")
+pytest.importorskip("pandapower", reason="the grid domain needs pandapower: pip install 'trimtab-lab[grid]'")
 casadi = pytest.importorskip("casadi", reason="the grid domain needs casadi: pip install 'trimtab[ipopt]'")
 
 from trimtab_lab.domains.grid.case import CASES  # noqa: E402

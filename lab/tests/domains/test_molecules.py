@@ -27,7 +27,7 @@ SMALL = "alanine-dipeptide"
 
 
 def chemistry():
-    pytest.importorskip("rdkit", reason="the quality of conformers needs rdkit: pip install 'trimtab[molecules]'")
+    pytest.importorskip("rdkit", reason="the quality of conformers needs rdkit: pip install 'trimtab-lab[molecules]'")
     from trimtab_lab.domains.molecules import chemistry as found
 
     return found

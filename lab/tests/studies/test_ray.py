@@ -16,7 +16,7 @@ from trimtab_lab.studies.store import Store
 from trimtab_lab.studies.usercode import Source, record_of
 
 ray = pytest.importorskip("ray", reason="ray is not installed: pip install 'trimtab[ray]'")
-pytestmark = pytest.mark.filterwarnings("ignore")  # Ray's own
+pytestmark = [pytest.mark.release, pytest.mark.filterwarnings("ignore")]  # Ray's own
 
 
 @pytest.fixture

@@ -78,9 +78,9 @@ def page_html(cells: Sequence[Mapping[str, Any]], about: Mapping[str, str], budg
     )
 
 
-def rank_lines(found: Sequence[Result], budgets: Sequence[float]) -> list[str]:
+def rank_lines(found: Sequence[Result], budgets: Sequence[float], command: str = "trimtab bench") -> list[str]:
     """Return the tables of ranks and of qualities as Markdown lines."""
-    lines = ["# Rules of correction at equal work", "", f"Printed by `trimtab bench`. {_WORK} {_PLACES}"]
+    lines = ["# Rules of correction at equal work", "", f"Printed by `{command}`. {_WORK} {_PLACES}"]
     for budget in budgets:
         lines += ["", f"## At {budget:.0%} of the work of full projection", ""]
         lines += _markdown(_RANK_HEAD, _rank_rows(found, budget))
@@ -154,24 +154,30 @@ def _interval(result: Result) -> str:
 
 
 def _figure(found: Sequence[Result], measure: str) -> str:
-    """Return the drawing of median quality against work."""
+    """Return the drawing of quality against work: medians, or means where all medians are alike."""
     from trimtab_lab.report.style import figure_style  # which needs matplotlib
 
+    alike = len({result.median for result in found}) == 1
+    shown = {id(result): result.mean.mean if alike else result.median for result in found}
     with figure_style() as plt:
         figure, axis = plt.subplots(1, 1, figsize=(7.0, 3.2), layout="constrained")
         for rule, (colour, marker) in _LINES.items():
             runs = sorted((r for r in found if r.rule == rule), key=lambda r: r.work)
-            axis.plot([r.work for r in runs], [r.median for r in runs], color=colour, marker=marker, label=rule)
+            axis.plot([r.work for r in runs], [shown[id(r)] for r in runs], color=colour, marker=marker, label=rule)
         for result in found:
             if result.rule not in _LINES:
-                axis.plot(result.work, result.median, ".", color="#333333")
+                axis.plot(result.work, shown[id(result)], ".", color="#333333")
                 axis.annotate(
-                    result.rule, (result.work, result.median), xytext=(3, 3), textcoords="offset points", fontsize=6
+                    result.rule, (result.work, shown[id(result)]), xytext=(3, 3), textcoords="offset points", fontsize=6
                 )
-        values = [result.median for result in found]
+        values = list(shown.values())
         if min(values) > 0 and max(values) > 20 * min(values):
             axis.set_yscale("log")
-        axis.set(xscale="log", xlabel="work, a share of full projection's", ylabel=f"median: {measure}")
+        axis.set(
+            xscale="log",
+            xlabel="work, a share of full projection's",
+            ylabel=f"{'mean' if alike else 'median'}: {measure}",
+        )
         axis.legend(loc="center left", bbox_to_anchor=(1.0, 0.5))
         target = io.StringIO()
         figure.savefig(target, format="svg", metadata={"Date": None})

@@ -7,8 +7,6 @@ from dataclasses import dataclass
 from functools import cache, partial
 from typing import Any
 
-import torch
-
 import trimtab as tt
 from trimtab.prices import Learner
 from trimtab.schedules import AboveNoise, By, Fixed, RandomRamp, Window, windows
@@ -92,7 +90,7 @@ def _first(system: System, budget: float) -> Any:
 
 
 def _best(system: System, budget: float) -> Any:
-    """Return the best of five windows on the seeds to learn from: by the median quality, or distance without one."""
+    """Return the best of five windows on the seeds to learn from: by median quality (or distance), then mean."""
     problem = system.calibrating
     found = windows(_count(system, budget), problem.n_steps)
     tried = [found[round(share * (len(found) - 1))] for share in (0.0, 0.25, 0.5, 0.75, 1.0)]
@@ -102,7 +100,7 @@ def _best(system: System, budget: float) -> Any:
         costs = [problem.distance(final, full) for final in finals]
     else:
         costs = [system.quality(final) for final in finals]
-    return tried[int(torch.stack([cost.median() for cost in costs]).argmin())]
+    return min(zip(tried, costs, strict=True), key=lambda one: (float(one[1].median()), float(one[1].mean())))[0]
 
 
 def _noise_test(system: System, budget: float) -> Any:

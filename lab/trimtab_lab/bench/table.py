@@ -14,7 +14,7 @@ from trimtab.core.statistics import Summary, summarize
 
 __all__ = ["Rank", "Result", "eligible", "ranks", "results"]
 
-OVER = 1.15
+OVER = 1.2
 """A run counts at a budget if it costs at most this times as much."""
 
 _RESAMPLES = 400

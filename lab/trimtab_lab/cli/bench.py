@@ -7,7 +7,7 @@ import json
 from pathlib import Path
 
 from trimtab.core.checks import unknown
-from trimtab_lab.cli.command import Command, path, progress, stopped
+from trimtab_lab.cli.command import Command, UsageError, path, progress, stopped
 
 __all__ = ["COMMAND"]
 
@@ -19,6 +19,7 @@ def _add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--out", metavar="DIR", type=path, help="where results are kept (default runs/bench-SIZE)")
     parser.add_argument("--systems", metavar="NAME", nargs="+", help="run only these systems")
     parser.add_argument("--rules", metavar="NAME", nargs="+", help="run only these rules")
+    parser.add_argument("--report", action="store_true", help="run nothing: tables and page of the cells in DIR")
     parser.add_argument(
         "--add",
         metavar="MODULE",
@@ -32,7 +33,7 @@ def _run(arguments: argparse.Namespace) -> int:
     from trimtab.core.files import write_atomically
     from trimtab_lab.bench.page import page_html, rank_lines
     from trimtab_lab.bench.rules import RULES
-    from trimtab_lab.bench.run import BUDGETS, cells_of, run_cells
+    from trimtab_lab.bench.run import BUDGETS, cells_of, read_cells, run_cells
     from trimtab_lab.bench.system import systems
     from trimtab_lab.bench.table import results
 
@@ -48,15 +49,17 @@ def _run(arguments: argparse.Namespace) -> int:
     chosen = [known[name] for name in arguments.systems or known]
     folder: Path = arguments.out or Path("runs") / f"bench-{arguments.size}"
     cells = cells_of(chosen, [rules[name] for name in arguments.rules or rules], BUDGETS[arguments.size])
+    if arguments.report and not any((folder / "cells").glob("*.json")):
+        raise UsageError(f"{folder} holds no cells of a benchmark: leave out --report to run some")
     for system in chosen:
         if system.missing:
             progress(f"{system.name} is left out: it {system.missing}")
     try:
-        facts = list(run_cells(cells, folder / "cells", progress))
+        facts = list(read_cells(folder / "cells") if arguments.report else run_cells(cells, folder / "cells", progress))
     except KeyboardInterrupt:
         return stopped(f"finished cells are in {folder / 'cells'}", " the same command")
     budgets = BUDGETS[arguments.size]
-    lines = rank_lines(results(facts), budgets)
+    lines = rank_lines(results(facts), budgets, f"trimtab bench --size {arguments.size}")
     about = {system.name: system.about for system in chosen}
     write_atomically(folder / "bench.json", f"{json.dumps(facts)}\n".encode())
     write_atomically(folder / "ranks.md", ("\n".join(lines) + "\n").encode())

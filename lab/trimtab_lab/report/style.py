@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from typing import Any
 
 from trimtab.advice.figure import COLUMN, FORMATS, LOOKS, PAGE, figure_of, format_of
-from trimtab.core.checks import missing_extra
 
 __all__ = ["COLUMN", "FORMATS", "PAGE", "Drawing", "Look", "figure_style", "format_of", "label_of", "look_of"]
 
@@ -70,10 +69,8 @@ class Drawing:
 @contextmanager
 def figure_style() -> Iterator[Drawing]:
     """Yield a `Drawing` with our settings; restore the user's afterwards."""
-    try:
-        import matplotlib
-    except ImportError as error:
-        raise missing_extra("matplotlib", "studies", "drawing figures") from error
+    import matplotlib
+
     settings: Any = {
         "font.family": "DejaVu Sans",
         "font.size": 8,

@@ -15,7 +15,6 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from trimtab.core.checks import missing_extra
 from trimtab.core.metrics import nepe
 from trimtab_lab.distributions import compare_samples, minimum_detectable_shift
 from trimtab_lab.studies.config import Study, StudyError
@@ -243,10 +242,8 @@ def _table(data: bytes, source: str) -> Any:
 
 
 def check_arrow() -> tuple[Any, Any]:
-    """Return pyarrow and its Parquet module; raise if they are not installed."""
-    try:
-        import pyarrow
-        import pyarrow.parquet
-    except ImportError as error:
-        raise missing_extra("pyarrow", "studies", "writing rows") from error
+    """Return pyarrow and its Parquet module, which are slow to import."""
+    import pyarrow
+    import pyarrow.parquet
+
     return pyarrow, pyarrow.parquet

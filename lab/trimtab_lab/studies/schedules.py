@@ -128,6 +128,7 @@ STUDY_SCHEDULES: dict[str, StudySchedule] = {
     "first": StudySchedule(
         "A projection at each of the first steps, as many as the budget allows, and none after.",
         lambda inputs, budgets: Fixed(_first_steps(inputs.problem.sampler.n_steps, budgets)),
+        closings=("free",),
     ),
     "geometric": StudySchedule(
         "Projections at steps whose distance to the end shrinks by a constant factor.",

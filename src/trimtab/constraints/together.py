@@ -113,6 +113,8 @@ class Together(Wrapper):
         return self._merged(x) if isinstance(x, Tensor) else map_leaves(self._merged, x)
 
     def _merged(self, leaf: Tensor) -> Tensor:
+        if leaf.layout != torch.strided:
+            raise ValueError(f"Together takes states with memory of their own: got a tensor of layout {leaf.layout}")
         if leaf.ndim < 2 or leaf.shape[1] != self.k:
             raise ValueError(
                 f"Together takes samples of {self.k} rows, shape (n, {self.k}, *event): got {tuple(leaf.shape)}"
@@ -124,8 +126,8 @@ class Together(Wrapper):
 
     def _split(self, values: Any) -> Tensor:
         """Return values per row, (G k, …), by sample, (G, k, …)."""
-        values: Tensor = as_tensor(values)
-        return values.unflatten(0, (len(values) // self.k, self.k))
+        rows: Tensor = as_tensor(values)
+        return torch.unflatten(rows, 0, (len(rows) // self.k, self.k))
 
     def _reduced(self, values: Tensor) -> Tensor:
         return values.sum(dim=1) if self.reduce == "sum" else values.amax(dim=1)

@@ -1,23 +1,16 @@
-"""The loop and what it needs: constraints, noise, schedules, the corrector and its record, metrics, runners, files."""
+"""Values that loops work with: constraints, noise, schedules, budgets, records, metrics, files; no loop itself."""
 
 __all__ = [
     "bound_constraint",
     "budget",
     "constraint",
-    "corrector",
-    "groups",
     "metrics",
     "noise",
-    "problem",
     "quality",
     "record",
     "repeatable",
-    "replay",
-    "rollout",
-    "runner",
     "schedule",
     "state",
     "statistics",
-    "stream",
     "view",
 ]

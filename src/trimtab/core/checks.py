@@ -51,14 +51,21 @@ def unknown(kind: str, name: object, known: Iterable[str]) -> ValueError:
     return ValueError(f"unknown {kind} {name!r}{hint} Known: {', '.join(known)}")
 
 
-def missing_extra(package: str, extra: str, purpose: str) -> ImportError:
+def missing_extra(package: str, extra: str, purpose: str, of: str = "trimtab") -> ImportError:
     """Return the error for an optional dependency that is not installed.
+
+    Args:
+        package: What is missing.
+        extra: The extra that installs it.
+        purpose: What needs it.
+        of: Whose extra it is, "trimtab" or "trimtab-lab".
 
     Example:
         >>> missing_extra("casadi", "ipopt", "the IPOPT projection")
         ImportError("the IPOPT projection needs casadi: pip install 'trimtab[ipopt]', or '.[ipopt]' in a checkout")
     """
-    return ImportError(f"{purpose} needs {package}: pip install 'trimtab[{extra}]', or '.[{extra}]' in a checkout")
+    where = "./lab" if of == "trimtab-lab" else "."
+    return ImportError(f"{purpose} needs {package}: pip install '{of}[{extra}]', or '{where}[{extra}]' in a checkout")
 
 
 def moved_to_lab(module: str, name: str, new: str, called: str = "") -> Any:

@@ -189,7 +189,7 @@ class Rollout:
         try:
             from matplotlib.figure import Figure
         except ImportError as error:
-            raise missing_extra("matplotlib", "studies", "Rollout.plot") from error
+            raise missing_extra("matplotlib", "plot", "Rollout.plot") from error
         figure = Figure(figsize=(7.0, 4.2), layout="constrained")
         above, below = figure.subplots(2, 1, sharex=True, height_ratios=(1, 2))
         steps = range(self.n_steps)

@@ -6,6 +6,7 @@ Algorithm 1 itself, propose, measure, decide, correct, is `Run.step` in `trimtab
 from __future__ import annotations
 
 import asyncio
+import os
 import sys
 import warnings
 from collections.abc import Callable, Iterable
@@ -23,6 +24,7 @@ from trimtab.core.budget import Budget, PerBatch, PerSample, Unit, units
 from trimtab.core.checks import check_bool, check_callable, check_integer
 from trimtab.core.constraint import Constraint, check_constraint
 from trimtab.core.noise import as_seeds
+from trimtab.core.quality import Quality
 from trimtab.core.record import Closing, InfeasibleWarning, Rollout
 from trimtab.core.schedule import Schedule, as_schedule, check_seeds_unused
 from trimtab.core.view import StepView
@@ -68,6 +70,7 @@ class Corrector:
         on_failure: OnFailure = "keep",
         keep_states: bool = False,
         unit: Unit | None = None,
+        quality: Quality | Callable[[Any], Any] | None = None,
         measure_defects: bool | None = None,
         on_step: Callable[[int, dict[str, float]], None] | None = None,
     ) -> None:
@@ -87,6 +90,8 @@ class Corrector:
             keep_states: Keep the states along the path. If off, memory is O(T n) numbers.
             unit: What a schedule's budget counts: "projection", or "iteration" of the constraint's solver. The
                 schedule's own unit by default; a budget that is learned with has `Learner(…, unit=)`.
+            quality: A number for each final sample, lower being better, if `schedule` is a budget: it decides what is
+                learned; see `trimtab.prices.Learner`.
             measure_defects: Whether to measure the defects of all steps; by default if the schedule uses them. The
                 record holds NaN for defects that were not measured.
             on_step: `on_step(t, numbers)` is called after each step, for logging, without gradients and autocast.
@@ -103,7 +108,7 @@ class Corrector:
         self.tries, self.then = as_retry(on_failure)
         self._asked_unit = unit
         self._asked_measure = None if measure_defects is None else check_bool(measure_defects, "measure_defects")
-        learner = as_learner(schedule)
+        learner = as_learner(schedule, quality)
         self.learner: Learner | None = learner if isinstance(learner, Learner) else None
         if self.learner is not None:
             self.learner.prepare(constraint, self.n_steps, closing, unit)
@@ -123,12 +128,17 @@ class Corrector:
         run = self._run
         if run is None or run.broken or not 0 < run.t < run.n_steps or t not in (None, run.t) or run.owner != _owner():
             run = self._next_run(proposal, t)
-        if is_grad_enabled() or is_autocast_enabled(run.device.type):  # autocast would round projections
+        if is_autocast_enabled(run.device.type):  # it would round projections
             with torch.no_grad(), torch.autocast(run.device.type, enabled=False):
-                x = run.step(proposal, context)
-                self._after(run)
-        else:
-            x = run.step(proposal, context)
+                return self._step(run, proposal, context)
+        if is_grad_enabled():
+            with torch.no_grad():
+                return self._step(run, proposal, context)
+        return self._step(run, proposal, context)
+
+    def _step(self, run: Run, proposal: Any, context: dict[str, Any]) -> Any:
+        x = run.step(proposal, context)
+        if self.on_step is not None or run.rollout is not None:
             self._after(run)
         return x
 
@@ -144,7 +154,7 @@ class Corrector:
                 f"{int(bad.sum())} of {run.n} final samples are not feasible: their last projection failed (first: "
                 f"sample {int(bad.nonzero()[0])}); see rollout.feasible, or set on_failure",
                 InfeasibleWarning,
-                stacklevel=3,
+                stacklevel=4,
             )
         if self.learner is not None:
             self.learner.observe(run.rollout, run.schedule)
@@ -230,6 +240,12 @@ class Corrector:
             x = run.stop(x, context)
         self._after(run)
         return x
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write what was learned; `trimtab.prices.Learner.load(path)` reads it, to be used as a schedule."""
+        if self.learner is None:
+            raise AttributeError("there is nothing to save: a corrector learns only if its schedule is a budget")
+        self.learner.save(path)
 
     def reset(self) -> None:
         """Drop an unfinished run, so that the next call starts a new one."""

@@ -131,7 +131,9 @@ class Run:
             if self.settings.measure_defects:
                 self._observe(x)
             return x
-        except BaseException:
+        except BaseException as error:
+            if isinstance(error, IndexError) and len(self.form.shapes[0]) == 1:
+                error.add_note("states are (n,), one number per sample; functions of (n, d) states need x[:, None]")
             self.returned_at = perf_counter()  # the loop may repeat the step, and its update is timed from here
             raise
 
@@ -171,8 +173,8 @@ class Run:
         most = len(self.schedule.ways)
         if isinstance(wanted, Tensor) and wanted.shape == (self.n,):
             if wanted.dtype is torch.bool:
-                wanted = wanted.to(self.device)
-                return wanted if self.ways is None else most * wanted.to(torch.int8)
+                chosen: Tensor = wanted.to(self.device)
+                return chosen if self.ways is None else most * chosen.to(torch.int8)
             if wanted.dtype is torch.int64 and self.ways is not None and wanted.min() >= 0 and wanted.max() <= most:
                 return wanted.to(self.device, torch.int8)
         known = hasattr(wanted, "dtype")
@@ -457,7 +459,8 @@ class _Trials:
         ways = sorted(self.sums)
         drift = torch.stack([self.sums[i].norm(dim=1).mean() for i in ways]) if ways else torch.zeros(0)
         length = torch.stack([self.lengths[i].mean() for i in ways]) if ways else torch.zeros(0)
-        return Trials(tried[0].long(), tried[1].long(), *tried[2:], torch.tensor(ways), drift, length, self.rows)
+        step, way, defect, residual, work = tried
+        return Trials(step.long(), way.long(), defect, residual, work, torch.tensor(ways), drift, length, self.rows)
 
 
 def _are_distances(values: Tensor) -> bool:

@@ -26,10 +26,9 @@ import os
 import warnings
 from collections.abc import Callable, Sequence
 from copy import deepcopy
-from dataclasses import dataclass
 from importlib import import_module
 from time import perf_counter
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import torch
@@ -48,6 +47,8 @@ from trimtab.core.record import Closing, Rollout
 from trimtab.core.schedule import WHOLE
 from trimtab.prices.fit import Model, Traces, fit, joined
 from trimtab.prices.learned import Arm, Even, Every, Explore, Last, Learned, Programmed, budgets_of
+from trimtab.prices.observed import Spent, as_traces, spent_in, work_per_sample
+from trimtab.prices.report import IN_WORDS, Report
 from trimtab.prices.ways import Program, fit_cost, solve_ways
 
 __all__ = ["Learned", "Learner", "Report", "as_learner", "drifting_ways", "warn_of_path_error"]
@@ -63,116 +64,6 @@ _MEASURES = ("path", "landing", "quality")
 _TELLING = 8  # samples whose median says what scale defects have
 _NO_LIMIT = 2**31 - 1
 _LEVEL_WORK = 1.1  # a candidate may take this much of the budget
-
-
-class Spent(NamedTuple):
-    """What a run cost, in all: of samples, control samples, and pilots, which follow full projection.
-
-    Attributes:
-        samples: How many, (3,) for samples, control, pilots; each of the others likewise.
-        corrections: Before the closing projection.
-        work: Solver iterations, or corrections if the solver counts none, the closing projection included.
-        closing: The part of it that the closing projection takes.
-        trials: What was tried beside.
-        calls: Of the solver, for all samples together.
-        steps: At how many steps some sample was corrected.
-        seconds: In the solver.
-        missing: Samples whose quality is NaN or infinite.
-    """
-
-    samples: list[int]
-    corrections: list[float]
-    work: list[float]
-    closing: list[float]
-    trials: float
-    calls: int
-    steps: int
-    seconds: float
-    missing: int = 0
-
-
-@dataclass(frozen=True)
-class Report:
-    """What a learner knows so far; print it.
-
-    Attributes:
-        samples: How many samples were seen, control samples included.
-        runs: In how many runs.
-        control: How many samples were corrected at evenly spaced steps.
-        in_use: What the next run uses.
-        ways: The ways it chooses from.
-        work: Solver iterations (or projections) per sample: of the samples, of the control, of full projection.
-        called: At how many steps of a run the solver was called, on average.
-        seconds: In the solver, per run.
-        path: Path error as a share of the control's, compared within batches, as (value, low, high).
-        landing: The same for the defect of the last proposal.
-        quality: The share of pairs in which a sample is better than a control sample of its batch; None without one.
-        twins: What twins showed of each candidate: distance to full projection (or quality) and work, per sample.
-        missing: How many samples had a quality that is NaN or infinite, and were left out.
-        drift: A sentence if the comparison has changed; "" otherwise.
-        budget: What is spent, in words.
-    """
-
-    samples: int
-    runs: int
-    control: int
-    in_use: str
-    ways: tuple[str, ...]
-    work: tuple[float, float, float]
-    called: float
-    seconds: float
-    path: tuple[float, float, float]
-    landing: tuple[float, float, float]
-    quality: tuple[float, float, float] | None
-    twins: dict[str, list[float]]
-    missing: int
-    drift: str
-    budget: str
-
-    def __repr__(self) -> str:
-        """Return a few lines."""
-        mine, even, full = (f"{one:.3g}" if one == one else "?" for one in self.work)
-        lines = [
-            f"Learned from {self.samples} samples in {self.runs} runs; {self.control} of them were control samples, "
-            "on even spacing.",
-            f"Budget: {self.budget}. The next run uses {self.in_use}.",
-            f"Solver work per sample lately: {mine}; control {even}; full projection {full}. "
-            f"{self.seconds:.3g} s in the solver per run, called at {self.called:.0f} steps.",
-            f"path error: {_share(*self.path)}",
-            f"landing: {_share(*self.landing)}",
-        ]
-        if self.quality is not None:
-            lines.append(f"quality: {_wins(*self.quality)}")
-        if self.twins:
-            shown = ", ".join(
-                f"{_IN_WORDS.get(name, name)} {cost:.3g} ({work:.0f})" for name, (cost, work) in self.twins.items()
-            )
-            lines.append(f"Twins, how far they end from full projection (or their quality), and their work: {shown}.")
-        elif self.quality is None:
-            lines.append("Only a quality of final samples, or twins, can say whether they are better.")
-        if self.missing:
-            lines.append(f"{self.missing} samples had a quality that is NaN or infinite, and were left out of it.")
-        return "\n".join(lines + ([self.drift] if self.drift else []))
-
-
-def _share(ratio: float, low: float, high: float) -> str:
-    """Return a ratio with its interval, in words."""
-    if math.isnan(ratio):
-        return "not known yet"
-    if math.isnan(low):
-        return f"{ratio:.2f} of the control's; too few batches for an interval"
-    verdict = "better" if high < 1 else "worse" if low > 1 else "undecided"
-    return f"{ratio:.2f} of the control's ({low:.2f} to {high:.2f}, valid whenever you look): {verdict}"
-
-
-def _wins(share: float, low: float, high: float) -> str:
-    """Return a share of wins with its interval, in words."""
-    if math.isnan(share):
-        return "not known yet"
-    if math.isnan(low):
-        return f"better than the control in {share:.0%} of the pairs of a batch; too few batches for an interval"
-    verdict = "better" if low > 0.5 else "worse" if high < 0.5 else "undecided"
-    return f"better than the control in {share:.0%} of the pairs ({low:.0%} to {high:.0%}): {verdict}"
 
 
 class Learner:
@@ -472,21 +363,20 @@ class Learner:
         costs, tried = dict[str, Tensor](), dict[str, list[float]]()
         for name in self.candidates():
             twin = run(self._twin_schedule(self._arm_of(name, rows), rest))
-            work = _per_sample(twin, self._counts_iterations)[rows]
+            work = work_per_sample(twin, self._counts_iterations)[rows]
             if name != "program" and float(work.mean()) > _LEVEL_WORK * max(self._total(), 1.0):
                 continue
-            quality = self.quality
-            judged = (
-                measured_distance(distance, twin.final, full.final)
-                if quality is None
-                else quality.costs_or_missing(twin.final)
-            )
-            costs[name] = judged.detach().cpu().double()[rows].nan_to_num(math.inf)
+            costs[name] = self._judged(twin, full, distance)[rows].nan_to_num(math.inf)
             tried[name] = [float(costs[name].mean()), float(work.mean())]
-        judged = torch.zeros(n) if self.quality is None else self.quality.costs_or_missing(full.final)
-        work = _per_sample(full, self._counts_iterations)[rows]
-        tried["full projection"] = [float(judged[rows].mean()), float(work.mean())]
+        work = work_per_sample(full, self._counts_iterations)[rows]
+        tried["full projection"] = [float(self._judged(full, full, distance)[rows].mean()), float(work.mean())]
         return costs, tried
+
+    def _judged(self, twin: Rollout, full: Rollout, distance: Distance) -> Tensor:
+        """Return the distance of final samples to those of full projection, (n,), or their quality if there is one."""
+        if self.quality is not None:
+            return self.quality.costs_or_missing(twin.final)
+        return measured_distance(distance, twin.final, full.final).detach().cpu().double()
 
     def _twin_schedule(self, arm: Arm, rest: Tensor) -> Learned:
         """Return the schedule of twins: their rows follow an arm, and the others are projected at the end."""
@@ -572,7 +462,7 @@ class Learner:
         for name, arm in schedule.arms.items():
             if name.startswith("rival "):
                 rest[arm.rows.cpu()] = False
-        spent = _spent(run, [served, groups["control"], groups["pilots"]], self._counts_iterations)
+        spent = spent_in(run, [served, groups["control"], groups["pilots"]], self._counts_iterations)
         self.log = [*self.log, *run.call_log][-4096:]
         if run.trials is not None:
             self.drift[run_id] = [part.tolist() for part in run.trials[5:8]]
@@ -622,7 +512,7 @@ class Learner:
         n_choices = run.n_steps - int(run.closing_rule == "paid")
         ways = run.projected.to(torch.int8) if run.ways is None else run.ways
         work = run.iterations if self._counts_iterations else run.projected
-        whole = _as_traces(run, ways, work, n_choices)
+        whole = as_traces(run, ways, work, n_choices)
         self.memory[run_id] = whole
         starts = torch.cat([part.defects[0] for part in self.memory.values()])
         if len(starts) >= _TELLING:
@@ -679,18 +569,18 @@ class Learner:
         count: Any = self.budget.budget if n_steps is None else int(corrections(self.budget, n_steps))
         whose = "shared by the batch" if isinstance(self.budget, PerBatch) else "for each sample"
         what = "projections" if n_steps is None or not self._counts_iterations else "projections' work"
-        recent = list(self.spent.values())[-8:]
+        recent = list(self.spent.values())[-4:]
         comparisons, n = self.comparisons, sum(spent.samples[0] for spent in recent)
         mine = sum(spent.work[0] for spent in recent) / n if n else math.nan
         return Report(
             samples=self.samples,
             runs=self.runs,
             control=sum(spent.samples[1] for spent in self.spent.values()),
-            in_use=_IN_WORDS.get(self._in_use(), self._in_use()) if n_steps else "even spacing",
+            in_use=IN_WORDS.get(self._in_use(), self._in_use()) if n_steps else "even spacing",
             ways=tuple(one for one in self.ways if one not in self.drifting()),
             work=(mine, self._mean("work", 1), self.full_work),
-            called=sum(s.steps for s in self.spent.values()) / self.runs if self.runs else math.nan,
-            seconds=sum(s.seconds for s in self.spent.values()) / self.runs if self.runs else math.nan,
+            called=sum(one.steps for one in recent) / len(recent) if recent else math.nan,
+            seconds=self._seconds(recent),
             path=comparisons["path"].ratio,
             landing=comparisons["landing"].ratio,
             quality=None if self.quality is None else comparisons["quality"].wins,
@@ -699,6 +589,13 @@ class Learner:
             drift=comparisons["path" if self.quality is None else "quality"].changed,
             budget=f"{count}{of} {what} per sample, {whose}",
         )
+
+    def _seconds(self, recent: list[Spent]) -> tuple[float, float]:
+        """Return the seconds in the solver per run: of recent runs, and of full projection."""
+        if not recent:
+            return math.nan, math.nan
+        n = self.samples / max(self.runs, 1)
+        return sum(one.seconds for one in recent) / len(recent), n * self.full_seconds
 
     # -------------------------------------------------------------- several workers, and files
 
@@ -817,15 +714,6 @@ class Learner:
         return learner
 
 
-_IN_WORDS = {
-    "program": "what was learned",
-    "even": "even spacing",
-    "last": "the last steps",
-    "end": "one projection at the end",
-    "explore": "ways at random, to learn from",
-}
-
-
 def drifting_ways(kinds: Sequence[float], drift: Sequence[float], length: Sequence[float]) -> list[int]:
     """Return the ways whose errors add up over the steps, while those of staying cancel.
 
@@ -861,35 +749,6 @@ def _nearest(costs: dict[str, Tensor]) -> str:
     return level[int(ranks.argmin())]
 
 
-def _per_sample(run: Rollout, counted: bool) -> Tensor:
-    """Return the work of each sample, (n,): solver iterations if they are counted, or projections."""
-    return (run.all_iterations if counted else run.projected.sum(dim=0) + run.closing).cpu().double()
-
-
-def _as_traces(run: Rollout, ways: Tensor, work: Tensor, n_choices: int) -> Traces:
-    """Return the traces of a run, whose tried outcomes name ways as the run does."""
-    trials, nothing = run.trials, torch.zeros(5, 0, dtype=torch.float64)
-    tried = nothing if trials is None else torch.stack([part.double().cpu() for part in trials[:5]])
-    kept = (part[:n_choices].detach().cpu() for part in (run.residuals, ways, work.int()))
-    return Traces(run.defects.detach().cpu().double(), *kept, tried)  # type: ignore[call-arg]
-
-
-def _spent(run: Rollout, groups: list[Tensor], counted: bool) -> Spent:
-    """Return what a run cost, by groups of rows, in iterations if they are counted."""
-    steps = run.projected[:-1] if run.closing_rule == "paid" else run.projected
-    work = run.iterations if counted else run.projected
-    closing = run.closing_iterations if run.closing_iterations is not None and counted else run.closing
-    closing = closing + (work[-1] if run.closing_rule == "paid" else 0)
-    total = work.sum(dim=0) + (closing if run.closing_rule != "paid" else 0)
-    by_row = (steps.sum(dim=0), total, closing)
-    sums = [[float(part.cpu()[rows].sum()) for rows in groups] for part in by_row]
-    count = [int(torch.zeros(run.projected.shape[1])[rows].numel()) for rows in groups]
-    tried = 0.0 if run.trials is None else float(run.trials.work.sum())
-    called = int(run.projected.any(dim=1).sum())
-    done, paid, closed = sums
-    return Spent(count, done, paid, closed, tried, run.calls["projection"], called, run.seconds["projection"])
-
-
 def warn_of_path_error(constraint: Constraint, instead: str, stacklevel: int) -> None:
     """Warn that path error is the wrong objective for a correction that ends on no feasible set."""
     warnings.warn(
@@ -899,7 +758,14 @@ def warn_of_path_error(constraint: Constraint, instead: str, stacklevel: int) ->
     )
 
 
-def as_learner(schedule: Any) -> Any:
+def as_learner(schedule: Any, quality: Any = None) -> Any:
     """Return a learner if the schedule is a budget (a number, `PerBatch` or `PerSample`), else the schedule itself."""
     budget = isinstance(schedule, int | float | np.integer | np.floating | PerBatch | PerSample)
-    return Learner(schedule) if budget and not isinstance(schedule, bool) else schedule
+    if budget and not isinstance(schedule, bool):
+        return Learner(schedule, quality=quality)
+    if quality is not None:
+        hint = (
+            "Learner(budget, quality=…)" if isinstance(schedule, Learner) else "a budget, such as 0.25, as the schedule"
+        )
+        raise ValueError(f"quality= decides what is learned: give it to {hint}; got the schedule {schedule!r:.60}")
+    return schedule

@@ -13,7 +13,7 @@ work in place of a budget of one's own.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
@@ -91,8 +91,7 @@ class Program:
 
     def to(self, device: torch.device) -> Program:
         """Return the same program on `device`."""
-        parts = (part.to(device) for part in (self.nodes, self.mu, self.q, self.to_go, self.taken))
-        return Program(*parts, self.call)  # type: ignore[arg-type]
+        return replace(self, **{name: part.to(device) for name, part in vars(self).items() if name != "call"})
 
 
 def _worth_a_call(cost: Tensor, call: float) -> Tensor:
@@ -137,16 +136,18 @@ def solve_ways(
         onward = (part[:, place] + share * (part[:, place + 1] - part[:, place]) for part in (ahead, work_ahead))
         future, future_work = (part.transpose(1, 0, 2) for part in onward)  # (w, p, k)
         taken = work_of[t, allowed][:, None]
-        total = np.minimum(model.residual[t, allowed][:, None] + mu[:, None] * taken + future, _NEVER)
-        best = total.argmin(axis=0)[None]
-        q[t, allowed] = total
         shared = taken + (cost.call / per_call) * (np.arange(len(allowed)) > 0)[:, None, None]
+        now = model.residual[t, allowed][:, None] + future
+        q[t, allowed] = np.minimum(now + mu[:, None] * taken, _NEVER)  # `decide` prices the call of this step
+        total = np.minimum(now + mu[:, None] * shared, _NEVER)  # later steps: each row pays its share of a call
+        best = total.argmin(axis=0)[None]
         value = np.take_along_axis(total, best, axis=0)[0]
         work = np.take_along_axis(shared + future_work, best, axis=0)[0]
         to_go[t] = work
-    parts = (nodes, mu, q, to_go, work_of)
-    made = [torch.from_numpy(np.ascontiguousarray(part)) for part in parts]
-    return Program(*made, cost.call)  # type: ignore[arg-type]
+    grid, prices, by_way, left, now = (
+        torch.from_numpy(np.ascontiguousarray(p)) for p in (nodes, mu, q, to_go, work_of)
+    )
+    return Program(grid, prices, by_way, left, now, cost.call)
 
 
 def fit_cost(log: Sequence[tuple[float, int, int]]) -> Cost:

@@ -91,7 +91,7 @@ def from_pandapower(case: str) -> Grid:
         import pandapower.networks as networks
         from pandapower.converter.pypower.to_ppc import to_ppc
     except ImportError as error:
-        raise missing_extra("pandapower", "grid", "the grid domain") from error
+        raise missing_extra("pandapower", "grid", "the grid domain", "trimtab-lab") from error
     logger = logging.getLogger("pandapower")
     level = logger.level
     with warnings.catch_warnings():

@@ -26,7 +26,7 @@ def _rdkit() -> tuple[Any, Any]:
         from rdkit import Chem
         from rdkit.Chem import AllChem
     except ImportError as error:
-        raise missing_extra("rdkit", "molecules", "the quality of conformers") from error
+        raise missing_extra("rdkit", "molecules", "the quality of conformers", "trimtab-lab") from error
     return Chem, AllChem
 
 
