@@ -20,7 +20,7 @@ __all__ = ["publish"]
 TWINS, SIGN = "the line", "the line, no twins"
 KINDS = {"even": "even spacing", "last": "last steps", "first": "first steps"}
 WAYS = {"1 iteration": "one iteration at every step", "2 iterations": "two iterations at every step"}
-MORE = 1.05  # a rule takes no more work if it takes at most this many times the line's
+MORE = 1.1  # a rule takes no more work if it takes at most this many times the line's
 RESAMPLED = 1000
 Cells = dict[str, Any]
 
@@ -360,7 +360,7 @@ def draw(systems: Cells, shares: Sequence[float]) -> None:
                     at = row["work"], min(row["mean"], HIGHEST - 0.03)
                     axis.plot(*at, "o", ms=7.5, mfc="white", mec="#D55E00", mew=1, zorder=5)
                     axis.text(*at, sign, color="#D55E00", ha="center", va="center_baseline", fontsize=6.5, zorder=6)
-            axis.set(xscale="log", xlim=(0.025, 1.0), ylim=(0, HIGHEST), title=name)
+            axis.set(xscale="log", xlim=(0.025, 1.0), ylim=(-0.06, HIGHEST), title=name)
             axis.set_xticks([0.05, 0.1, 0.25, 0.5], [".05", ".1", ".25", ".5"])
             axis.xaxis.set_minor_locator(plt.NullLocator())
             axis.set_yticks([0, 0.5, 1])

@@ -6,8 +6,8 @@ It writes docs/results/online.md, its numbers (online.json) and the first figure
 in runs/online, and a command that was stopped goes on from there; remove that folder to measure again. It takes about a
 quarter of an hour of processor time.
 
-A learner learns on two batches of 16 and is measured on later ones. Rules and learners see the same seeds, which nothing
-else in this repository uses.
+A learner learns on two batches of 16 and is measured on later ones. Rules and learners see the same seeds, which
+nothing else in this repository uses.
 """
 
 from __future__ import annotations
@@ -63,14 +63,14 @@ class System:
 SYSTEMS = {
     "molecules, 22 atoms": System("molecules", {}, 64, 64),
     "reaction flow": System("reaction-flow", {"n_steps": 50}, 32, 16),
-    "linkage": System("linkage", {}, 96, 48),
-    "so3-impulse-flow": System("so3-impulse-flow", {}, 128, 64),
-    "calm linkage": System("linkage", {"kappa": 0.1, "bursts": 0}, 96, 48),
-    "terrain-ridge": System("terrain-ridge", {}, 128, 64),
-    "terrain-ridge-ramp": System("terrain-ridge-ramp", {}, 128, 64),
-    "terrain-ridge-flow": System("terrain-ridge-flow", {}, 128, 64),
-    "so3-flow": System("so3-flow", {}, 128, 64),
-    "se3-flow": System("se3-flow", {}, 128, 64),
+    "linkage": System("linkage", {}, 64, 64),
+    "so3-impulse-flow": System("so3-impulse-flow", {}, 96, 96),
+    "calm linkage": System("linkage", {"kappa": 0.1, "bursts": 0}, 64, 64),
+    "terrain-ridge": System("terrain-ridge", {}, 96, 96),
+    "terrain-ridge-ramp": System("terrain-ridge-ramp", {}, 96, 96),
+    "terrain-ridge-flow": System("terrain-ridge-flow", {}, 96, 96),
+    "so3-flow": System("so3-flow", {}, 96, 96),
+    "se3-flow": System("se3-flow", {}, 96, 96),
     "robot paths": System("pdm", {"inner_steps": 4}, 32, 16),
     "molecules, 60 atoms": System("molecules", {"molecule": "testosterone-butyrate"}, 32, 32),
 }
@@ -214,65 +214,69 @@ def line(name: str, share: float, twins: int) -> dict[str, Any]:
 # ------------------------------------------------------------------ calls that cost something
 
 
+def spend(run: tt.Rollout, cost: Cost) -> float:
+    """Return what the calls and rows of a run cost in all."""
+    rows = run.projected.sum(dim=1)
+    return float(cost.call * (rows > 0).sum() + cost.row * rows.sum())
+
+
+def programmed(model: Any, limit: float, cost: Cost, T: int) -> Learned:
+    """Return the schedule of a batch that shares `limit` per sample under the program of whole projections."""
+    n = CALL_SIZE
+    arm = Programmed(torch.arange(n), limit, True, solve_ways(model, (1,), True, cost, n / 4))
+    budget = PerBatch(torch.full((n,), limit, dtype=torch.float64))
+    facts = {"constraint": "", "n_steps": T}
+    return Learned({"program": arm}, ("whole",), "second", cost, cost.row + cost.call / n, None, budget, facts)
+
+
+def without_price(model: Any, problem: Any, cost: Cost, allowed: float, T: int) -> Learned:
+    """Return the program over rows with the largest limit, in rows, that costs no more than allowed on a batch."""
+    low, high = 1.01, 0.25 * T
+    best = programmed(model, low, Cost(row=1), T)
+    for middle in (high, *([None] * 6)):
+        limit = middle or (low + high) / 2
+        tried = programmed(model, limit, Cost(row=1), T)
+        if spend(problem.rollout(tried), cost) <= 1.02 * allowed:
+            low, best = limit, tried
+            if middle:
+                break
+        else:
+            high = limit
+    return best
+
+
 def calls(name: str) -> dict[str, Any]:
-    """Return distances at equal total cost, if a call costs something, under three rules, as shares of terminal's."""
+    """Return distances under three rules at equal total cost, if a call costs something."""
     started, made, n = process_time(), domain(name), CALL_SIZE
     learner = Learner(0.25, unit="projection", twins=0)
     for seeds in blocks(CALLS, 2 * n, n):
-        tried = made.problem(seeds)
-        tried.rollout(learner)
-    problem = made.problem(range(CALLS + 2 * n, CALLS + 4 * n))
+        learned_on = made.problem(seeds)
+        learned_on.rollout(learner)
     problems = [made.problem(seeds) for seeds in blocks(CALLS + 2 * n, 2 * n, n)]
     full = [one.rollout(tt.Stepwise()) for one in problems]
-    T, model = full[0].n_steps, learner.model
-    assert model is not None
-    terminal = torch.cat([p.distance(p.rollout(tt.Terminal()).final, f.final) for p, f in zip(problems, full)]).double()
+    T, found = full[0].n_steps, dict[str, Any]()
 
-    def spend(run: tt.Rollout, call: float, row: float) -> float:
-        rows = run.projected.sum(dim=1)
-        return float(call * (rows > 0).sum() + row * rows.sum())
+    def measure(schedule: Any) -> tuple[list[tt.Rollout], list[float]]:
+        runs = [one.rollout(schedule) for one in problems]
+        apart = [p.distance(r.final, f.final) for p, r, f in zip(problems, runs, full, strict=True)]
+        return runs, digits(torch.cat(apart).double())
 
-    def programmed(limit: float, priced: bool, cost: Cost, per_call: float) -> Learned:
-        inside = cost if priced else Cost(row=1)
-        program = solve_ways(model, (1,), True, inside, per_call)
-        arm = Programmed(torch.arange(n), limit, True, program)
-        reserve = inside.row + inside.call / n
-        budget = PerBatch(torch.full((n,), limit, dtype=torch.float64))
-        return Learned(
-            {"program": arm}, ("whole",), "second", inside, reserve, None, budget, {"constraint": "", "n_steps": T}
-        )
-
-    found: dict[str, Any] = {}
     for label, (call, row) in COSTS.items():
-        allowed = 0.25 * T * (call + n * row)
-        cost = Cost(call=call, row=row)
-
-        def at_cost(make: Callable[[float], Learned], start: float) -> Learned:
-            """Return the schedule with the largest limit that does not cost more than allowed on a learning batch."""
-            low, high = 0.0, start
-            for _ in range(7):
-                middle = high if low == 0 and high == start else (low + high) / 2
-                try:
-                    costs = spend(tried.rollout(make(middle)), call, row)
-                except ValueError:  # nothing is left for the end
-                    costs = 0.0
-                low, high = (middle, high) if costs <= 1.02 * allowed else (low, middle)
-                if low == start:
-                    break
-            return make(max(low, 1.0001 * (call / n + row)))
-
-        even = tt.Periodic(0.25)
-        without = at_cost(lambda limit: programmed(limit, False, cost, n / 4), 0.25 * T)
-        priced = programmed(allowed / n, True, cost, n / 4)
-        for rival, schedule in (("even", even), ("without", without), ("priced", priced)):
-            runs = [one.rollout(schedule) for one in problems]
-            far = torch.cat([p.distance(r.final, f.final) for p, r, f in zip(problems, runs, full)]).double()
+        cost, allowed = Cost(call=call, row=row), 0.25 * T * (call + n * row)
+        rules = {
+            "even": tt.Periodic(0.25),
+            "without": without_price(learner.model, learned_on, cost, allowed, T),
+            "priced": programmed(learner.model, allowed / n, cost, T),
+        }
+        for rival, schedule in rules.items():
+            runs, distance = measure(schedule)
             found[f"{label}, {rival}"] = {
-                "distance": digits(far),
-                "cost": sum(spend(run, call, row) for run in runs) / (len(runs) * 4 * allowed),
-                "called": sum(float((run.projected.any(dim=1)).sum()) for run in runs) / len(runs),
+                "distance": distance,
+                "cost": sum(spend(run, cost) for run in runs) / (len(runs) * 4 * allowed),
+                "called": sum(float(run.projected.any(dim=1).sum()) for run in runs) / len(runs),
             }
-    return {"rows": found, "terminal": digits(terminal), "T": T, "n": n, "seconds": process_time() - started}
+    terminal = measure(tt.Terminal())[1]
+    return {"rows": found, "terminal": terminal, "T": T, "n": n, "seconds": process_time() - started}
 
 
 # ------------------------------------------------------------------ all of it

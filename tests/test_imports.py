@@ -98,7 +98,9 @@ import sys
 import torch
 import trimtab as tt
 
-ball = tt.as_constraint(lambda x: x / x.norm(dim=1, keepdim=True).clamp(min=1), lambda x: (x.norm(dim=1) - 1).clamp(min=0))
+ball = tt.as_constraint(
+    lambda x: x / x.norm(dim=1, keepdim=True).clamp(min=1), lambda x: (x.norm(dim=1) - 1).clamp(min=0)
+)
 corrector, x = tt.Corrector(ball, 0.25, n_steps=100), torch.zeros(4, 3)
 for _ in range(3):
     for t in range(100):

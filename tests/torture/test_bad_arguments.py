@@ -1,7 +1,7 @@
 """Every public function raises a clear error for arguments that cannot be meant.
 
-A clear error is a ValueError, TypeError, RuntimeError or OSError with a message, before work is lost, whoever raises it.
-An answer is none.
+A clear error is a ValueError, TypeError, RuntimeError or OSError with a message, before work is lost, whoever raises
+it. An answer is none.
 """
 
 from __future__ import annotations

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 
-from trimtab.constraints.partial import FewIterations
 from trimtab.core.constraint import Constraint
 from trimtab.core.schedule import WHOLE
 
@@ -32,6 +31,8 @@ def way_of(constraint: Constraint, name: str) -> Constraint:
         return constraint
     counted = _ITERATIONS.fullmatch(name)
     if counted and int(counted[1]) > 0 and constraint.improves:
+        from trimtab.constraints.partial import FewIterations  # most loops need no more than whole projections
+
         return FewIterations(constraint, int(counted[1]))
     cheaper = constraint.cheaper()
     if name not in cheaper:

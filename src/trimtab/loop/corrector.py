@@ -11,7 +11,7 @@ import sys
 import warnings
 from collections.abc import Callable, Iterable
 from copy import deepcopy
-from threading import get_ident
+from threading import Lock, get_ident
 from types import TracebackType
 from typing import Any, Self, get_args
 
@@ -32,6 +32,8 @@ from trimtab.loop.run import Run, Settings, limit_of
 from trimtab.prices.learner import Learner, Report, as_learner
 
 __all__ = ["Corrector"]
+
+_STARTING = Lock()
 
 
 class Corrector:
@@ -127,7 +129,8 @@ class Corrector:
         """
         run = self._run
         if run is None or run.broken or not 0 < run.t < run.n_steps or t not in (None, run.t) or run.owner != _owner():
-            run = self._next_run(proposal, t)
+            with _STARTING:  # of two threads that start at once, one is the owner
+                run = self._next_run(proposal, t)
         if is_autocast_enabled(run.device.type):  # it would round projections
             with torch.no_grad(), torch.autocast(run.device.type, enabled=False):
                 return self._step(run, proposal, context)
