@@ -21,7 +21,7 @@ from trimtab_lab.studies.config import Study, StudyError
 from trimtab_lab.studies.rows import check_arrow
 from trimtab_lab.studies.schedules import study_schedule
 from trimtab_lab.studies.store import Store
-from trimtab_lab.studies.tasks import Task, study_tasks
+from trimtab_lab.studies.tasks import Task, domain_of, study_tasks
 from trimtab_lab.studies.work import run_task
 
 __all__ = ["ENGINES", "check_runnable", "open_executor", "run_study"]
@@ -33,7 +33,9 @@ ENGINES = ("processes", "ray", "serial")
 def check_runnable(study: Study, factories: Mapping[str, str] | None = None) -> None:
     """Raise if a study would stop half-way, before a directory is claimed for it; see `run_study`."""
     check_arrow()
-    study_tasks(study, factories)
+    for task in {task.domain: task for task in study_tasks(study, factories)}.values():
+        if task.origin and not task.factory:
+            domain_of(task)  # settings that cannot be meant, or a file that cannot be read
     learning = [key for key in study.all_schedules if study_schedule(key).calibration not in (None, "paper")]
     if learning and study.calibration_seeds < FEWEST:
         raise ValueError(

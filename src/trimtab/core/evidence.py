@@ -186,12 +186,12 @@ class Comparison:
         if not (batch.treated and batch.control):
             return
         self.batches += 1
-        self._sums += batch.scale * np.array([batch.treated_mean, batch.control_mean])
+        self._sums = self._sums + batch.scale * np.array([batch.treated_mean, batch.control_mean])
         self._regime.append(batch)
         lower, higher, apart = _costs(np.array([batch]), 1.0) if self.nonnegative else np.zeros((3, 1, 1))
         bets = [lower, higher, *_wins(np.array([batch.wins]), 0.5)]
-        self._logs += np.log1p(np.concatenate(bets) * _STAKES)
-        self._apart += float(apart[0, 0]) ** np.array([1, 2])
+        self._logs = self._logs + np.log1p(np.concatenate(bets) * _STAKES)
+        self._apart = self._apart + float(apart[0, 0]) ** np.array([1, 2])
         wins = np.array([one.wins for one in self._regime[-_WINDOW:]])
         split = change_point(wins)
         if split is not None:
