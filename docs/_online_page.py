@@ -54,9 +54,7 @@ def summary_of(row: Cells, terminal: Tensor, full_work: float) -> Cells:
         "work": float(torch.tensor(row["work"]).double().mean() / full_work),
     }
     if max(top_share(distance), top_share(terminal)) <= 0.5:
-        draws = torch.randint(
-            len(distance), (RESAMPLED, len(distance)), generator=torch.Generator().manual_seed(0)
-        )
+        draws = torch.randint(len(distance), (RESAMPLED, len(distance)), generator=torch.Generator().manual_seed(0))
         ratios = distance[draws].mean(dim=1) / terminal[draws].mean(dim=1)
         found["low"], found["high"] = (float(ratios.quantile(at)) for at in (0.025, 0.975))
     if "quality" in row:
@@ -283,7 +281,9 @@ def page(found: Cells, shares: Sequence[float]) -> str:
             named = {"full projection": "full", "one at the end": "terminal"}
             named |= {f"{KINDS.get(k, k)} at {key}": f"{k} {key}" for key in keys for k in (TWINS, SIGN, "even")}
             named |= {words: way for way, words in WAYS.items() if way in one}
-            values = [f"{words} {one[row]['quality'][0]:.3g} ({one[row]['quality'][1]:.3g})" for words, row in named.items()]
+            values = [
+                f"{words} {one[row]['quality'][0]:.3g} ({one[row]['quality'][1]:.3g})" for words, row in named.items()
+            ]
             parts.append(f"{what}, mean (median): {'; '.join(values)}.")
     parts += ["## Calls", *calls_text(found["calls"])]
     text = [part if part.startswith(("|", "#", "-", "!")) else filled(part) for part in parts]

@@ -10,7 +10,7 @@ search, which is not part of trimtab, as do the other five replicas. The absolut
 
 from __future__ import annotations
 
-import sys
+import argparse
 
 import trimtab as tt
 from trimtab.core.metrics import endpoint_distance, nepe, path_error
@@ -65,4 +65,6 @@ def check() -> None:
 
 
 if __name__ == "__main__":
-    check() if sys.argv[1:] == ["check"] else main()
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("what", nargs="?", choices=["check"], help="what to print; the whole grid by default")
+    check() if parser.parse_args().what else main()

@@ -90,7 +90,12 @@ def rank_lines(found: Sequence[Result], budgets: Sequence[float], command: str =
         rows = [["full projection", *(_numbers(ends.get(name)) for name in systems)]]
         for rule in dict.fromkeys(rank.rule for rank in ranks(found, budget)):
             rows.append([rule, *(_numbers(chosen.get(name, {}).get(rule)) for name in systems)])
-        lines += ["", "Quality of final samples, mean and median:", "", *_markdown(["rule", *systems], rows)]
+        lines += [
+            "",
+            "Quality of final samples, mean and median (empty: not run, not applicable, or over the budget):",
+            "",
+            *_markdown(["rule", *systems], rows),
+        ]
     return lines
 
 

@@ -14,7 +14,7 @@ __all__ = ["COMMAND"]
 
 def _add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
-        "--size", choices=("smoke", "whole"), default="smoke", help="smoke: two minutes (the default); whole: an hour"
+        "--size", choices=("smoke", "whole"), default="smoke", help="smoke (the default): two minutes; whole: hours"
     )
     parser.add_argument("--out", metavar="DIR", type=path, help="where results are kept (default runs/bench-SIZE)")
     parser.add_argument("--systems", metavar="NAME", nargs="+", help="run only these systems")
