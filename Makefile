@@ -27,7 +27,7 @@ install: $(VENV)/.installed
 
 $(VENV)/.installed: pyproject.toml lab/pyproject.toml lab/setup.py pins.txt $(wildcard lab/trimtab_lab/*/*.[ch])
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c pins.txt -e '.[$(EXTRAS)]' -e './lab[$(LAB)]'
+	$(BIN)/python -m pip install --disable-pip-version-check -c pins.txt -e '.[$(EXTRAS)]' -e './lab[$(LAB)]'
 	# without what it needs for images alone: torchvision comes in one build, which does not fit a CPU build of torch
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c pins.txt --no-deps azula
 	touch $@

@@ -247,7 +247,7 @@ def _below_note(summary: Summary, names: Sequence[str]) -> list[str]:
     sentences = []
     for key in ("adaptive:paper", "adaptive:dp"):
         parts = []
-        for name in names:
+        for name in dict.fromkeys(names):
             by_budget = summary["domains"][name]["improvement"].get(key, {})
             gains = [found["nepe"]["mean"] for at, found in by_budget.items() if at not in ("0.00", "1.00")]
             if len(gains) > 1:

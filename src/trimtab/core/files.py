@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 from safetensors import safe_open
-from safetensors.torch import save
+from safetensors.torch import load, save
 from torch import Tensor
 
 from trimtab._version import __version__
@@ -127,11 +127,11 @@ def load_tensors(path: str | os.PathLike[str], kind: str) -> tuple[dict[str, Ten
         raise FileNotFoundError(f"{path}: no such file; expected a trimtab {kind} file")
     again = "save it again with trimtab"
     try:
-        with safe_open(path, framework="pt") as file:
-            metadata = file.metadata() or {}
-            written_as, version = metadata.get("format", ""), metadata.get("version", "unknown")
-            known = written_as in (_FORMAT, _WITHOUT_CHECKSUM)
-            tensors = {name: file.get_tensor(name) for name in file.keys()} if known else {}  # noqa: SIM118
+        data = path.read_bytes()  # at once: the library opens a file twice, and another writer may be in between
+        metadata = json.loads(data[8 : 8 + int.from_bytes(data[:8], "little")]).get("__metadata__") or {}
+        written_as, version = metadata.get("format", ""), metadata.get("version", "unknown")
+        known = written_as in (_FORMAT, _WITHOUT_CHECKSUM)
+        tensors = load(data)
     except Exception as error:  # the reader raises its own error, KeyError or OSError for damaged files
         raise ValueError(f"{path}: not a trimtab {kind} file, or a truncated one ({error}); {again}") from error
     if not known and written_as.startswith("trimtab-"):
