@@ -27,6 +27,7 @@ import warnings
 from collections.abc import Callable, Sequence
 from copy import deepcopy
 from importlib import import_module
+from threading import RLock
 from time import perf_counter
 from typing import Any
 
@@ -63,6 +64,7 @@ _GUARD = 4  # batches before the guard believes a mean
 _MEASURES = ("path", "landing", "quality")
 _TELLING = 8  # samples whose median says what scale defects have
 _NO_LIMIT = 2**31 - 1
+_TURN = RLock()  # correctors in several threads may share a learner
 _LEVEL_WORK = 1.1  # a candidate may take this much of the budget
 
 
@@ -197,9 +199,9 @@ class Learner:
 
     def schedule(self, n: int, peek: bool = False) -> Learned:
         """Return the frozen schedule of the next run, for n samples; `peek` does not count as one."""
-        stream = deepcopy(self.stream) if peek else self.stream
-        arms, pilots = self._arms(n, stream)
-        return self._frozen(arms, n, pilots)
+        with _TURN:
+            arms, pilots = self._arms(n, deepcopy(self.stream) if peek else self.stream)
+            return self._frozen(arms, n, pilots)
 
     def _frozen(self, arms: dict[str, Arm], n: int, pilots: Tensor | None) -> Learned:
         """Return the schedule of n samples that follow arms."""
@@ -450,6 +452,10 @@ class Learner:
 
     def observe(self, run: Rollout, schedule: Any) -> None:
         """Learn from a finished run; a `Corrector` calls this."""
+        with _TURN:
+            self._observe(run, schedule)
+
+    def _observe(self, run: Rollout, schedule: Learned) -> None:
         if run.planned_steps is not None or bool(run.defects.isnan().any()):
             return  # a run that was stopped early shows no whole trace
         run_id = batch_identity(run.defects, run.residuals)
