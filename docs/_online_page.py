@@ -224,8 +224,8 @@ def page(found: Cells, shares: Sequence[float]) -> str:
         """Distance is the mean distance of final samples to those of full projection on the same noise: 0 is full
         projection, 1 is one projection at the end. Work is solver iterations, or projections where the solver counts
         none, as a share of full projection's; the line's includes its control samples. Even spacing, last steps and
-        first steps project as often as makes their work about equal to the budget, found on the learning seeds; what they
-        took is in brackets below.""",
+        first steps project as often as makes their work about equal to the budget, found on the learning seeds; the
+        brackets below say what they took.""",
         "![Distance to full projection against work, by system](../images/online.png)",
         "## In short",
         "Median distance over the systems:",
