@@ -236,7 +236,8 @@ def page(found: Cells, shares: Sequence[float]) -> str:
         the line is farther by more than 2 standard errors, paired by sample:""",
         table(["", "than the best simple rule", "than even spacing at equal work", "than one at the end"], verdict),
         """Where a twentieth of the samples makes up over half of a sum, the mean has no interval that holds. There
-        none is given, and pairs are counted instead: farther in more of them by 2 standard errors.""",
+        none is given (markers are open), and pairs are counted instead: farther in more of them by 2 standard
+        errors.""",
         "### Every loss",
         "Mean (median) distance. Against the best simple rule at no more work:",
         "\n".join(rules) or "None.",
@@ -351,7 +352,11 @@ def draw(systems: Cells, shares: Sequence[float]) -> None:
                 points = [one[f"{label} {share:g}"] for share in shares]
                 x, y = [row["work"] for row in points], [min(row["mean"], HIGHEST - 0.03) for row in points]
                 style = {"color": colour, "marker": marker, "ls": dashes, "lw": width, "ms": 3.2}
-                axis.plot(x, y, label=KINDS.get(label, label), zorder=4 if label == TWINS else 3, **style)
+                order = 4 if label == TWINS else 3
+                axis.plot(x, y, label=KINDS.get(label, label), zorder=order, **style)
+                few = [k for k, row in enumerate(points) if "low" not in row]
+                opened = style | {"ls": "", "mfc": "white"}
+                axis.plot([x[k] for k in few], [y[k] for k in few], zorder=order + 0.5, **opened)
                 if label == TWINS and all("low" in row for row in points):
                     ends = ([row[end] for row in points] for end in ("low", "high"))
                     axis.fill_between(x, *ends, color=colour, alpha=0.18, lw=0)
@@ -367,15 +372,16 @@ def draw(systems: Cells, shares: Sequence[float]) -> None:
             axis.set_yticks([0, 0.5, 1])
         handles, labels = axes[0][0].get_legend_handles_labels()
         ways = plt.matplotlib.lines.Line2D([], [], marker="o", ls="", mfc="white", mec="#D55E00", ms=7)
-        order = [4, 3, 2, 1, 0]
         drawn.legend(
-            [*(handles[i] for i in order), ways],
-            [*(labels[i] for i in order), "1 or 2 iterations\nat every step"],
+            [*reversed(handles), ways],
+            [*reversed(labels), "1 or 2 iterations at every step"],
             loc="upper center",
             ncol=6,
             bbox_to_anchor=(0.5, 1.0),
-            columnspacing=1.2,
-            handlelength=2.2,
+            columnspacing=0.9,
+            handlelength=2.0,
+            handletextpad=0.5,
+            fontsize=7,
         )
         drawn.supxlabel("work, as a share of full projection's", fontsize=8)
         drawn.supylabel("distance to full projection (1: one projection at the end)", fontsize=8)
