@@ -180,6 +180,7 @@ def page(found: Cells, shares: Sequence[float]) -> str:
     """Return the page."""
     systems, middle = found["systems"], found["medians"]
     keys = [f"{share:g}" for share in shares]
+    missing = f"Not measured yet: {', '.join(found['missing'])}." if found["missing"] else ""
     rows = {"even": "even spacing", "last": "last steps", "best": "best simple rule", TWINS: TWINS, SIGN: SIGN}
     first = [[words, *(f"{middle[key][label]:.2f}" for key in keys)] for label, words in rows.items()]
     rules, ends = losses(systems, shares)
@@ -220,7 +221,7 @@ def page(found: Cells, shares: Sequence[float]) -> str:
         page puts one against the other on {len(systems)} systems, at budgets of 5, 10, 25 and 50% of full projection's
         work. *The line* is `Corrector(constraint, budget, n_steps)`. It learns on two batches of 16, which are
         production too, and is measured on later batches, whose seeds chose nothing. The line without twins is
-        `Learner(budget, twins=0)`: it leaves out ways by the sign of the first batch alone.""",
+        `Learner(budget, twins=0)`: it leaves out ways by the sign of the first batch alone. {missing}""",
         """Distance is the mean distance of final samples to those of full projection on the same noise: 0 is full
         projection, 1 is one projection at the end. Work is solver iterations, or projections where the solver counts
         none, as a share of full projection's; the line's includes its control samples. Even spacing, last steps and
@@ -237,7 +238,7 @@ def page(found: Cells, shares: Sequence[float]) -> str:
         table(["", "than the best simple rule", "than even spacing at equal work", "than one at the end"], verdict),
         """Where a twentieth of the samples makes up over half of a sum, the mean has no interval that holds. There
         none is given (markers are open), and pairs are counted instead: farther in more of them by 2 standard
-        errors.""",
+        errors. In the figure, markers at the upper edge stand for means above it.""",
         "### Every loss",
         "Mean (median) distance. Against the best simple rule at no more work:",
         "\n".join(rules) or "None.",
@@ -366,7 +367,7 @@ def draw(systems: Cells, shares: Sequence[float]) -> None:
                     at = row["work"], min(row["mean"], HIGHEST - 0.03)
                     axis.plot(*at, "o", ms=7.5, mfc="white", mec="#D55E00", mew=1, zorder=5)
                     axis.text(*at, sign, color="#D55E00", ha="center", va="center_baseline", fontsize=6.5, zorder=6)
-            axis.set(xscale="log", xlim=(0.025, 1.0), ylim=(-0.06, HIGHEST), title=name)
+            axis.set(xscale="log", xlim=(0.012, 1.0), ylim=(-0.06, HIGHEST), title=name)
             axis.set_xticks([0.05, 0.1, 0.25, 0.5], [".05", ".1", ".25", ".5"])
             axis.xaxis.set_minor_locator(plt.NullLocator())
             axis.set_yticks([0, 0.5, 1])
@@ -399,11 +400,17 @@ def rounded(value: Any) -> Any:
 
 
 def publish(
-    cells: Cells, names: Sequence[str], called: Sequence[str], shares: Sequence[float], write: bool = True
+    cells: Cells,
+    names: Sequence[str],
+    called: Sequence[str],
+    shares: Sequence[float],
+    missing: Sequence[str] = (),
+    write: bool = True,
 ) -> None:
-    """Print the page; write it, its numbers and the figure if asked."""
+    """Print the page; write it, its numbers and the figure if asked. Systems that are `missing` are named."""
     systems = {name: system_of(cells, name, shares) for name in names}
     found = {"systems": systems, "medians": medians(systems, shares), "calls": calls_of(cells, called)}
+    found["missing"] = list(missing)
     found["minutes"] = sum(cell["seconds"] for cell in cells.values()) / 60
     text = page(found, shares)
     print(text)
