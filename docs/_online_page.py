@@ -316,7 +316,8 @@ def calls_text(calls: Cells) -> list[str]:
         not at all. The program prices this: it calls if what the rows gain is worth the call. Batches of {size} whole
         projections with simulated costs, at a quarter of full projection's cost; mean (median) distance. *Even spacing*
         projects all rows at the same steps. *Without* is the program over rows, at the largest budget that costs no
-        more on a learning batch.""",
+        more on a learning batch. The way in which later calls are priced was chosen with an eye on the first two
+        samplers, so only the other two say what to expect.""",
         table(["sampler", "cost", "even spacing", "without", "priced calls", "calls per run"], rows),
         f"Priced calls are farther, by 2 standard errors, in {', '.join(behind)}."
         if behind
