@@ -176,6 +176,18 @@ def losses(systems: Cells, shares: Sequence[float]) -> tuple[list[str], list[str
     return rules, ends
 
 
+def over_budget(systems: Cells, shares: Sequence[float]) -> str:
+    """Return the cells in which the line takes over a tenth more than its budget."""
+    lines = [
+        f"- {label}, {name} at {share:g}: {one[f'{label} {share:g}']['work']:.3f}"
+        for label in (TWINS, SIGN)
+        for name, one in systems.items()
+        for share in shares
+        if one[f"{label} {share:g}"]["work"] > 1.1 * share
+    ]
+    return "\n".join(lines) or "None."
+
+
 def page(found: Cells, shares: Sequence[float]) -> str:
     """Return the page."""
     systems, middle = found["systems"], found["medians"]
@@ -244,6 +256,8 @@ def page(found: Cells, shares: Sequence[float]) -> str:
         "\n".join(rules) or "None.",
         "Against one projection at the end:",
         "\n".join(ends) or "None.",
+        "Over a tenth more work than the budget:",
+        over_budget(systems, shares),
         "## What learning costs",
         """In units of full projection's work for one sample, at the four budgets: the first two batches (32 samples,
         which are production too), and the twins (16 samples, run again under full projection and every candidate,
