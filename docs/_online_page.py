@@ -176,10 +176,23 @@ def losses(systems: Cells, shares: Sequence[float]) -> tuple[list[str], list[str
     return rules, ends
 
 
+def over_budget(systems: Cells, shares: Sequence[float]) -> str:
+    """Return the cells in which the line takes over a tenth more than its budget."""
+    lines = [
+        f"- {label}, {name} at {share:g}: {one[f'{label} {share:g}']['work']:.3f}"
+        for label in (TWINS, SIGN)
+        for name, one in systems.items()
+        for share in shares
+        if one[f"{label} {share:g}"]["work"] > 1.1 * share
+    ]
+    return "\n".join(lines) or "None."
+
+
 def page(found: Cells, shares: Sequence[float]) -> str:
     """Return the page."""
     systems, middle = found["systems"], found["medians"]
     keys = [f"{share:g}" for share in shares]
+    missing = f"Not measured yet: {', '.join(found['missing'])}." if found["missing"] else ""
     rows = {"even": "even spacing", "last": "last steps", "best": "best simple rule", TWINS: TWINS, SIGN: SIGN}
     first = [[words, *(f"{middle[key][label]:.2f}" for key in keys)] for label, words in rows.items()]
     rules, ends = losses(systems, shares)
@@ -220,7 +233,7 @@ def page(found: Cells, shares: Sequence[float]) -> str:
         page puts one against the other on {len(systems)} systems, at budgets of 5, 10, 25 and 50% of full projection's
         work. *The line* is `Corrector(constraint, budget, n_steps)`. It learns on two batches of 16, which are
         production too, and is measured on later batches, whose seeds chose nothing. The line without twins is
-        `Learner(budget, twins=0)`: it leaves out ways by the sign of the first batch alone.""",
+        `Learner(budget, twins=0)`: it leaves out ways by the sign of the first batch alone. {missing}""",
         """Distance is the mean distance of final samples to those of full projection on the same noise: 0 is full
         projection, 1 is one projection at the end. Work is solver iterations, or projections where the solver counts
         none, as a share of full projection's; the line's includes its control samples. Even spacing, last steps and
@@ -236,12 +249,15 @@ def page(found: Cells, shares: Sequence[float]) -> str:
         the line is farther by more than 2 standard errors, paired by sample:""",
         table(["", "than the best simple rule", "than even spacing at equal work", "than one at the end"], verdict),
         """Where a twentieth of the samples makes up over half of a sum, the mean has no interval that holds. There
-        none is given, and pairs are counted instead: farther in more of them by 2 standard errors.""",
+        none is given (markers are open), and pairs are counted instead: farther in more of them by 2 standard
+        errors. In the figure, markers at the upper edge stand for means above it.""",
         "### Every loss",
         "Mean (median) distance. Against the best simple rule at no more work:",
         "\n".join(rules) or "None.",
         "Against one projection at the end:",
         "\n".join(ends) or "None.",
+        "Over a tenth more work than the budget:",
+        over_budget(systems, shares),
         "## What learning costs",
         """In units of full projection's work for one sample, at the four budgets: the first two batches (32 samples,
         which are production too), and the twins (16 samples, run again under full projection and every candidate,
@@ -314,7 +330,8 @@ def calls_text(calls: Cells) -> list[str]:
         not at all. The program prices this: it calls if what the rows gain is worth the call. Batches of {size} whole
         projections with simulated costs, at a quarter of full projection's cost; mean (median) distance. *Even spacing*
         projects all rows at the same steps. *Without* is the program over rows, at the largest budget that costs no
-        more on a learning batch.""",
+        more on a learning batch. The way in which later calls are priced was chosen with an eye on the first two
+        samplers, so only the other two say what to expect.""",
         table(["sampler", "cost", "even spacing", "without", "priced calls", "calls per run"], rows),
         f"Priced calls are farther, by 2 standard errors, in {', '.join(behind)}."
         if behind
@@ -351,7 +368,11 @@ def draw(systems: Cells, shares: Sequence[float]) -> None:
                 points = [one[f"{label} {share:g}"] for share in shares]
                 x, y = [row["work"] for row in points], [min(row["mean"], HIGHEST - 0.03) for row in points]
                 style = {"color": colour, "marker": marker, "ls": dashes, "lw": width, "ms": 3.2}
-                axis.plot(x, y, label=KINDS.get(label, label), zorder=4 if label == TWINS else 3, **style)
+                order = 4 if label == TWINS else 3
+                axis.plot(x, y, label=KINDS.get(label, label), zorder=order, **style)
+                few = [k for k, row in enumerate(points) if "low" not in row]
+                opened = style | {"ls": "", "mfc": "white"}
+                axis.plot([x[k] for k in few], [y[k] for k in few], zorder=order + 0.5, **opened)
                 if label == TWINS and all("low" in row for row in points):
                     ends = ([row[end] for row in points] for end in ("low", "high"))
                     axis.fill_between(x, *ends, color=colour, alpha=0.18, lw=0)
@@ -361,21 +382,22 @@ def draw(systems: Cells, shares: Sequence[float]) -> None:
                     at = row["work"], min(row["mean"], HIGHEST - 0.03)
                     axis.plot(*at, "o", ms=7.5, mfc="white", mec="#D55E00", mew=1, zorder=5)
                     axis.text(*at, sign, color="#D55E00", ha="center", va="center_baseline", fontsize=6.5, zorder=6)
-            axis.set(xscale="log", xlim=(0.025, 1.0), ylim=(-0.06, HIGHEST), title=name)
+            axis.set(xscale="log", xlim=(0.012, 1.0), ylim=(-0.06, HIGHEST), title=name)
             axis.set_xticks([0.05, 0.1, 0.25, 0.5], [".05", ".1", ".25", ".5"])
             axis.xaxis.set_minor_locator(plt.NullLocator())
             axis.set_yticks([0, 0.5, 1])
         handles, labels = axes[0][0].get_legend_handles_labels()
         ways = plt.matplotlib.lines.Line2D([], [], marker="o", ls="", mfc="white", mec="#D55E00", ms=7)
-        order = [4, 3, 2, 1, 0]
         drawn.legend(
-            [*(handles[i] for i in order), ways],
-            [*(labels[i] for i in order), "1 or 2 iterations\nat every step"],
+            [*reversed(handles), ways],
+            [*reversed(labels), "1 or 2 iterations at every step"],
             loc="upper center",
             ncol=6,
             bbox_to_anchor=(0.5, 1.0),
-            columnspacing=1.2,
-            handlelength=2.2,
+            columnspacing=0.9,
+            handlelength=2.0,
+            handletextpad=0.5,
+            fontsize=7,
         )
         drawn.supxlabel("work, as a share of full projection's", fontsize=8)
         drawn.supylabel("distance to full projection (1: one projection at the end)", fontsize=8)
@@ -393,11 +415,17 @@ def rounded(value: Any) -> Any:
 
 
 def publish(
-    cells: Cells, names: Sequence[str], called: Sequence[str], shares: Sequence[float], write: bool = True
+    cells: Cells,
+    names: Sequence[str],
+    called: Sequence[str],
+    shares: Sequence[float],
+    missing: Sequence[str] = (),
+    write: bool = True,
 ) -> None:
-    """Print the page; write it, its numbers and the figure if asked."""
+    """Print the page; write it, its numbers and the figure if asked. Systems that are `missing` are named."""
     systems = {name: system_of(cells, name, shares) for name in names}
     found = {"systems": systems, "medians": medians(systems, shares), "calls": calls_of(cells, called)}
+    found["missing"] = list(missing)
     found["minutes"] = sum(cell["seconds"] for cell in cells.values()) / 60
     text = page(found, shares)
     print(text)

@@ -315,6 +315,7 @@ def main() -> None:
     KEPT.mkdir(parents=True, exist_ok=True)
     started, everything = perf_counter(), [job for some in jobs(names, called) for job in some]
     done = sum(cell(*job).exists() for job in everything)
+    wanted = names
     if asked.page:
         names = tuple(name for name in names if all(cell(*job).exists() for some in jobs([name], []) for job in some))
         called = tuple(name for name in called if cell("calls", name).exists())
@@ -328,7 +329,8 @@ def main() -> None:
                 shown = " ".join(str(fact) for fact in running[future])
                 print(f"[{done}/{len(everything)}] {shown}, {perf_counter() - started:.0f} s", flush=True)
     cells = {cell(*job).stem: json.loads(cell(*job).read_text()) for job in everything}
-    publish(cells, names, called, SHARES, write=not asked.quick)
+    missing = [name for name in wanted if name not in names]
+    publish(cells, names, called, SHARES, missing, write=not asked.quick)
 
 
 if __name__ == "__main__":
