@@ -95,7 +95,7 @@ def test_every_batch_of_advice_is_kept_those_on_the_projection_itself_too(folder
 
     monkeypatch.setattr("trimtab.loop.rollout.rollout", counted)
     assert main([*source, "--json", "--out", "kept", "--resume"]) == 0
-    assert 1 <= len(ran) <= 2  # one kept batch is run again, to compare; it may be one that runs twice
+    assert 1 <= len(ran) <= 4  # of more than a dozen: kept batches that are run again, to compare
     again = json.loads(capsys.readouterr().out)
     for facts in (plain, beside, again):
         for trial in facts["trials"]:
