@@ -71,14 +71,14 @@ def system_of(cells: Cells, name: str, shares: Sequence[float]) -> Cells:
     full_work = float(torch.tensor(rows["full"]["work"]).double().mean())
     found: Cells = {label: summary_of(row, terminal, full_work) for label, row in rows.items()}
     found["facts"] = {"samples": len(terminal), "T": known["T"], "full work": full_work, "counted": known["counted"]}
+    simple = ["terminal", *(f"{kind} {share:g}" for kind in KINDS for share in shares), *WAYS]
     for share in shares:
-        simple = ["terminal", *(f"{kind} {share:g}" for kind in KINDS), *(way for way in WAYS if way in rows)]
         for label, twins in ((TWINS, 16), (SIGN, 0)):
             done = cells[f"line {name} {share} {twins}"]
             row, n = done["row"], len(terminal)
             mine = summary_of(row, terminal, full_work)
             limit = MORE * max(mine["work"], share)
-            rivals = [rule for rule in simple if found[rule]["work"] <= limit] or ["terminal"]
+            rivals = [rule for rule in simple if rule in rows and found[rule]["work"] <= limit] or ["terminal"]
             best = min(rivals, key=lambda rule: found[rule]["mean"])
             distance = torch.tensor(row["distance"]).double()
             control = torch.tensor(row["control"]) > 0
@@ -224,7 +224,8 @@ def page(found: Cells, shares: Sequence[float]) -> str:
         """Distance is the mean distance of final samples to those of full projection on the same noise: 0 is full
         projection, 1 is one projection at the end. Work is solver iterations, or projections where the solver counts
         none, as a share of full projection's; the line's includes its control samples. Even spacing, last steps and
-        first steps project as often as makes their work equal to the budget, found on the learning seeds.""",
+        first steps project as often as makes their work about equal to the budget, found on the learning seeds; the
+        brackets below say what they took.""",
         "![Distance to full projection against work, by system](../images/online.png)",
         "## In short",
         "Median distance over the systems:",

@@ -297,11 +297,11 @@ def work(kind: str, *facts: Any) -> None:
 
 def jobs(names: Sequence[str], called: Sequence[str]) -> Iterator[list[tuple[Any, ...]]]:
     """Yield what can be measured at the same time: learners come after the rules, whose full projection they need."""
-    for k in range(0, len(names), 4):
-        some = names[k : k + 4]
+    yield [("calls", name) for name in called]
+    for k in range(0, len(names), 2):
+        some = names[k : k + 2]
         yield [("rules", name) for name in some]
         yield [("line", name, share, twins) for share in SHARES for name in some for twins in (16, 0)]
-    yield [("calls", name) for name in called]
 
 
 def main() -> None:

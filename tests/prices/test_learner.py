@@ -674,6 +674,18 @@ def test_another_constraint_number_of_steps_or_closing_is_noticed():
         runs(learner, 1, n_steps=12)
 
 
+def test_other_ways_of_a_constraint_are_noticed():
+    class Changing(Leaning):
+        pass
+
+    learner = learned(0.25)
+    for k in range(2):
+        tt.rollout(Walk(24), Changing(0.0), learner, range(16 * k, 16 * k + 16))
+    Changing.improves = False
+    with pytest.raises(ValueError, match="learned the ways"):
+        tt.rollout(Walk(24), Changing(0.0), learner, range(40, 56))
+
+
 def test_another_shape_is_noticed_at_the_first_step():
     learner = learned(0.25)
     for k in range(3):

@@ -27,6 +27,7 @@ import warnings
 from collections.abc import Callable, Sequence
 from copy import deepcopy
 from importlib import import_module
+from threading import RLock
 from time import perf_counter
 from typing import Any
 
@@ -63,6 +64,7 @@ _GUARD = 4  # batches before the guard believes a mean
 _MEASURES = ("path", "landing", "quality")
 _TELLING = 8  # samples whose median says what scale defects have
 _NO_LIMIT = 2**31 - 1
+_TURN = RLock()  # correctors in several threads may share a learner
 _LEVEL_WORK = 1.1  # a candidate may take this much of the budget
 
 
@@ -178,12 +180,14 @@ class Learner:
                     f"this learner has learned on another problem: got {name}={value!r} (learned with "
                     f"{self.made_for[name]!r}); make a new one"
                 )
-        if self._by_table or self.asked_unit == "projection":
-            self.ways = (WHOLE,)
-        else:
-            self.ways = ways_of(constraint) if self.asked_ways is None else self.asked_ways
-        if self.ways[-1:] != (WHOLE,):
-            raise ValueError(f"the last way must be {WHOLE!r}: got ways={self.ways!r}")
+        ways: tuple[str, ...] = (WHOLE,)
+        if not (self._by_table or self.asked_unit == "projection"):
+            ways = ways_of(constraint) if self.asked_ways is None else self.asked_ways
+        if ways[-1:] != (WHOLE,):
+            raise ValueError(f"the last way must be {WHOLE!r}: got ways={ways!r}")
+        if self.memory and ways != self.ways:
+            raise ValueError(f"this learner has learned the ways {self.ways!r}: got {ways!r}; make a new one")
+        self.ways = ways
         by_work = not self._by_table and self.asked_unit != "projection"
         self._counts_iterations = constraint.counts_iterations and by_work
         count = corrections(self.budget, n_steps)
@@ -195,9 +199,9 @@ class Learner:
 
     def schedule(self, n: int, peek: bool = False) -> Learned:
         """Return the frozen schedule of the next run, for n samples; `peek` does not count as one."""
-        stream = deepcopy(self.stream) if peek else self.stream
-        arms, pilots = self._arms(n, stream)
-        return self._frozen(arms, n, pilots)
+        with _TURN:
+            arms, pilots = self._arms(n, deepcopy(self.stream) if peek else self.stream)
+            return self._frozen(arms, n, pilots)
 
     def _frozen(self, arms: dict[str, Arm], n: int, pilots: Tensor | None) -> Learned:
         """Return the schedule of n samples that follow arms."""
@@ -448,6 +452,10 @@ class Learner:
 
     def observe(self, run: Rollout, schedule: Any) -> None:
         """Learn from a finished run; a `Corrector` calls this."""
+        with _TURN:
+            self._observe(run, schedule)
+
+    def _observe(self, run: Rollout, schedule: Learned) -> None:
         if run.planned_steps is not None or bool(run.defects.isnan().any()):
             return  # a run that was stopped early shows no whole trace
         run_id = batch_identity(run.defects, run.residuals)
@@ -702,7 +710,7 @@ class Learner:
             learner.main, learner.stream = str(facts["main"]), ControlStream.from_state(facts["stream"])
             learner.spent = {run_id: Spent(*row) for run_id, row in facts["spent"].items()}
             learner.twins, learner.tried = int(facts["twins"]), dict(facts["tried"])
-            learner.drift, learner.log = dict(facts["drift"]), [tuple(row) for row in facts["log"]]
+            learner.drift, learner.log = dict(facts["drift"]), [_as_call(*row) for row in facts["log"]]
             learner.comparisons = {name: Comparison.from_state(facts["comparisons"][name]) for name in _MEASURES}
             learner.rivals = {name: Comparison.from_state(one) for name, one in facts["rivals"].items()}
             for run_id in facts["order"]:
@@ -712,6 +720,14 @@ class Learner:
         except (AttributeError, KeyError, TypeError, ValueError, IndexError) as error:
             raise ValueError(f"{path}: not a whole learner: {error}") from error
         return learner
+
+
+def _as_call(seconds: float, rows: int, iterations: int) -> tuple[float, int, int]:
+    """Return an entry of a log of calls; raise if it is none."""
+    call = float(seconds), int(rows), int(iterations)
+    if not all(0 <= part < math.inf for part in call):
+        raise ValueError(f"not a call of a solver: {call}")
+    return call
 
 
 def drifting_ways(kinds: Sequence[float], drift: Sequence[float], length: Sequence[float]) -> list[int]:
