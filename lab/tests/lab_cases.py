@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from constraint_cases import Case, N, numbers
+from constraint_case import Case, N, numbers
 from obstacle_cases import MAPS, free_points
 from trimtab.core.noise import Noise, as_seeds
 from trimtab_lab.domains.reaction_flow.equation import CELLS, TIMES, MassBalance, draw_conditions

@@ -138,7 +138,7 @@ def test_sampling_needs_no_rdkit_and_quality_says_that_it_does(monkeypatch: pyte
         cached.cache_clear()
     made = domain("molecules", n_steps=2)
     final = made.problem([0]).rollout(tt.Terminal()).final
-    with pytest.raises(ImportError, match=r"needs rdkit: pip install 'trimtab\[molecules\]'"):
+    with pytest.raises(ImportError, match=r"needs rdkit: pip install 'trimtab-lab\[molecules\]'"):
         made.quality(final, None)
 
 

@@ -83,7 +83,7 @@ COMMAND = Command(
     "rules of correction at equal work, system by system",
     "Run the benchmark: every rule on every system at shares of the work of full projection, on one processor with "
     "frozen seeds. A stopped run continues where it was; results are a JSON file, a table of ranks and a page.",
-    "trimtab bench\ntrimtab bench --size whole --systems linkage grid\ntrimtab bench --add mine",
+    "examples:\n  trimtab bench\n  trimtab bench --size whole --systems linkage grid\n  trimtab bench --add mine",
     _add_arguments,
     _run,
 )
