@@ -716,3 +716,16 @@ def test_a_change_of_the_comparison_is_reported():
         ahead = 0.5 if batch < 20 else 2.0
         learner.comparisons["path"].add(torch.full((14,), ahead), torch.ones(2), f"batch {batch}")
     assert "has changed" in repr(learner.report())
+
+
+def test_workers_of_one_sample_are_compared_when_they_are_merged():
+    base = learned(0.25)
+    runs(base, 2)
+    workers = [base.worker(seed) for seed in range(16)]
+    for k, worker in enumerate(workers):
+        runs(worker, 1, 1, first=5000 + k)
+    merged = workers[0].merge(workers[1:])
+    seen = merged.comparisons["path"].samples
+    assert sum(seen) == sum(base.comparisons["path"].samples) + 16
+    again = merged.merge(workers)
+    assert again.comparisons["path"].samples == seen

@@ -175,7 +175,7 @@ class Learner:
             warn_of_path_error(constraint, "trimtab.prices.Learner(budget, quality=…)", stacklevel=4)
         loop = {"constraint": type(constraint).__name__, "n_steps": n_steps, "closing": closing}
         for name, value in loop.items():
-            if self.made_for.setdefault(name, value) != value:
+            if self.made_for.get(name, value) != value:
                 raise ValueError(
                     f"this learner has learned on another problem: got {name}={value!r} (learned with "
                     f"{self.made_for[name]!r}); make a new one"
@@ -196,6 +196,7 @@ class Learner:
                 f"a budget of {self.budget.budget} with T = {n_steps} leaves nothing for the closing projection, which "
                 "takes 1; give at least 1, or closing='free' to count as the paper does"
             )
+        self.made_for = {**loop, **self.made_for}
 
     def schedule(self, n: int, peek: bool = False) -> Learned:
         """Return the frozen schedule of the next run, for n samples; `peek` does not count as one."""
@@ -484,22 +485,20 @@ class Learner:
             name: [values.detach().cpu().double()[rows] for rows in (treated, groups["control"])]
             for name, values in costs.items()
         }
-        self._gather(run_id, halves)
+        self._gathered[run_id] = halves
+        self._gather()
         if self.quality is not None:
             self._judge(costs["quality"].cpu().double(), schedule, rest, run_id)
         self._remember(run, run_id, schedule)
 
-    def _gather(self, run_id: str, halves: dict[str, list[Tensor]]) -> None:
+    def _gather(self) -> None:
         """Count the costs of samples and control; runs of a few samples are gathered until they make a batch."""
-        self._gathered[run_id] = halves
-        ids = list(self._gathered)
-        both = {
-            name: [torch.cat([self._gathered[one][name][half] for one in ids]) for half in (0, 1)] for name in halves
-        }
-        if sum(map(len, both["path"])) < _BATCH:
+        waiting = list(self._gathered.values())
+        if sum(len(half) for halves in waiting for half in halves["path"]) < _BATCH:
             return
-        for name, (treated, control) in both.items():
-            self.comparisons[name].add(treated, control, "+".join(ids))
+        for name in waiting[0]:
+            treated, control = (torch.cat([halves[name][half] for halves in waiting]) for half in (0, 1))
+            self.comparisons[name].add(treated, control, "+".join(self._gathered))
         self._gathered.clear()
 
     def _judge(self, values: Tensor, schedule: Learned, rest: Tensor, run_id: str) -> None:
@@ -656,6 +655,11 @@ class Learner:
             merged.main = one.main if one.main != "program" else merged.main
         known_runs = hashlib.blake2b(" ".join(sorted(merged.spent)).encode(), digest_size=8).hexdigest()
         merged.stream = ControlStream(self.seed, f"merged {known_runs}")  # one that was not drawn from yet
+        counted = {run for batch in merged.comparisons["path"].state()["batches"] for run in batch.split("+")}
+        waiting = {run: halves for one in (self, *others) for run, halves in one._gathered.items()}
+        merged._gathered = {run: halves for run, halves in waiting.items() if run not in counted}
+        if merged._gathered:
+            merged._gather()
         if merged.memory:
             merged._learn()
         return merged
@@ -686,6 +690,10 @@ class Learner:
             "log": self.log,
             "comparisons": {name: one.state() for name, one in self.comparisons.items()},
             "rivals": {name: one.state() for name, one in self.rivals.items()},
+            "gathered": {
+                run: {name: [half.tolist() for half in halves] for name, halves in one.items()}
+                for run, one in self._gathered.items()
+            },
             "order": list(self.memory),
         }
         save_tensors(path, "learner", tensors, facts)
@@ -713,6 +721,11 @@ class Learner:
             learner.drift, learner.log = dict(facts["drift"]), [_as_call(*row) for row in facts["log"]]
             learner.comparisons = {name: Comparison.from_state(facts["comparisons"][name]) for name in _MEASURES}
             learner.rivals = {name: Comparison.from_state(one) for name, one in facts["rivals"].items()}
+            for run_id, one in facts["gathered"].items():
+                halves = {
+                    name: [torch.tensor(half, dtype=torch.float64) for half in pair] for name, pair in one.items()
+                }
+                learner._gathered[run_id] = halves
             for run_id in facts["order"]:
                 learner.memory[run_id] = Traces(*(tensors[f"{run_id}/{name}"] for name in Traces._fields))
             if learner.memory:
