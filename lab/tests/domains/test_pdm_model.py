@@ -35,7 +35,7 @@ from trimtab_lab.domains.pdm.network import (
 )
 from trimtab_lab.domains.pdm.planner import shipped_map
 
-SHARED = Path(__file__).parents[3] / "shared" / "pdm"
+SHARED = Path(__file__).parents[4] / "shared" / "pdm"
 needs_checkpoint = pytest.mark.skipif(
     not (SHARED / "checkpoint.pt").is_file(), reason="the public PDM checkpoint is not beside the project"
 )

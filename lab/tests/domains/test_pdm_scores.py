@@ -19,7 +19,7 @@ from trimtab_lab.domains.pdm.domain import SCORES, load_map, path_errors, score
 from trimtab_lab.domains.pdm.planner import shipped_map, start_goal_pairs
 from trimtab_lab.obstacles import AvoidObstacles, Obstacles
 
-FACTS = Path(__file__).parents[3] / "shared" / "pdm" / "facts.json"
+FACTS = Path(__file__).parents[4] / "shared" / "pdm" / "facts.json"
 DISC = Obstacles(torch.tensor([[0.0, 0.0, 0.3]], dtype=torch.float64))
 
 
