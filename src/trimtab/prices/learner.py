@@ -731,7 +731,8 @@ class Learner:
             if learner.memory:
                 learner._learn()
         except (AttributeError, KeyError, TypeError, ValueError, IndexError) as error:
-            raise ValueError(f"{path}: not a whole learner: {error}") from error
+            hint = " is missing; a learner of another version cannot be read: learn again" * isinstance(error, KeyError)
+            raise ValueError(f"{path}: not a whole learner: {error}{hint}") from error
         return learner
 
 
